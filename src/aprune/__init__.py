@@ -1,0 +1,54 @@
+"""aprune finds small architectures inside large networks and carries them to new tasks.
+
+Example:
+    >>> import aprune as ap
+    >>> big = ap.load_task("digits", classes=[0, 1, 2, 3, 4])
+    >>> quick = ap.Recipe(steps=100, lr=0.03)
+    >>> arch = ap.find("mlp", big, ap.AP(), sparsity=0.9, seed=0, recipe=quick)
+    >>> small = ap.load_task("digits", classes=[5, 6, 7, 8, 9], images=50, seed=0)
+    >>> result = ap.transfer(arch, "mlp", small, seed=0, recipe=quick)
+    >>> result.accuracy > 0.5
+    True
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from aprune.architecture import Architecture
+from aprune.connections import find_connections
+from aprune.errors import ApruneError
+from aprune.initialise import initialise
+from aprune.methods import AP, IMP, Random, attach
+from aprune.parents import build_parent, parent_names
+from aprune.search import Found, find, search
+from aprune.tasks import Task, load_task
+from aprune.trained import Trained, load_model
+from aprune.training import Recipe
+from aprune.transfer import Result, transfer
+
+try:
+    __version__ = version("aprune")
+except PackageNotFoundError:  # run from a checkout that was never installed
+    __version__ = "0"
+
+__all__ = [
+    "AP",
+    "IMP",
+    "ApruneError",
+    "Architecture",
+    "Found",
+    "Random",
+    "Recipe",
+    "Result",
+    "Task",
+    "Trained",
+    "attach",
+    "build_parent",
+    "find",
+    "find_connections",
+    "initialise",
+    "load_model",
+    "load_task",
+    "parent_names",
+    "search",
+    "transfer",
+]

@@ -1,0 +1,300 @@
+"""The architecture itself: an immutable set of connections of a parent network."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from aprune.architecture import bits, file
+from aprune.architecture.file import Content
+from aprune.architecture.layer import Layer, Overlap, measure_layer, measure_overlap
+from aprune.architecture.provenance import dump_provenance, parse_provenance
+from aprune.architecture.shape import check_same, check_shapes, find_misfits, fingerprint, quote
+from aprune.errors import ArchitectureError, SettingError
+from aprune.maths.select import choose_random
+
+
+class Architecture:
+    """Which connections of a parent are there: one bit each, and no weights.
+
+    Two architectures are equal if they have the same connections under the same names and shapes,
+    wherever they come from.
+
+    Args:
+        masks: boolean tensors by parameter name, in the order of the parent; they are copied.
+        provenance: anything that JSON can hold: method, settings, task, seed.
+
+    Raises:
+        ArchitectureError: if a mask is not boolean or empty, or JSON cannot hold the provenance.
+
+    Example:
+        >>> arch = Architecture({"head": torch.tensor([[True, False], [True, True]])})
+        >>> arch
+        Architecture(3 of 4 connections in 1 tensor, sparsity 0.25)
+        >>> arch.mask("head").tolist()
+        [[True, False], [True, True]]
+    """
+
+    __slots__ = ("_content", "_counts")
+
+    _content: Content
+    _counts: Mapping[str, int]
+
+    def __init__(
+        self, masks: Mapping[str, Tensor], provenance: Mapping[str, Any] | None = None
+    ) -> None:
+        for name, mask in masks.items():
+            if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+                kind = str(mask.dtype) if isinstance(mask, Tensor) else type(mask).__name__
+                raise ArchitectureError(
+                    f"the mask of {quote(name)} is {kind}: expected a boolean tensor"
+                )
+        shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
+        check_shapes(shapes)
+        packed = {name: bits.pack(mask) for name, mask in masks.items()}
+        self._fill(Content(shapes, packed, dump_provenance(provenance or {})))
+
+    def _fill(self, content: Content) -> None:
+        counts = {name: bits.count(packed) for name, packed in content.packed.items()}
+        object.__setattr__(self, "_content", content)
+        object.__setattr__(self, "_counts", counts)
+
+    @classmethod
+    def _of(cls, content: Content) -> Self:
+        """Make one from content that has been checked."""
+        made = cls.__new__(cls)
+        made._fill(content)
+        return made
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the masks, in the order of the parent."""
+        return tuple(self._content.shapes)
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of each mask."""
+        return MappingProxyType(self._content.shapes)
+
+    @property
+    def total(self) -> int:
+        """The number of connections of the parent."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def kept(self) -> int:
+        """The number of connections of the architecture."""
+        return sum(self._counts.values())
+
+    @property
+    def density(self) -> float:
+        """The fraction of connections kept."""
+        return self.kept / self.total
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction of connections removed."""
+        return (self.total - self.kept) / self.total
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of names and shapes: the same for all architectures of a parent."""
+        return fingerprint(self.shapes)
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """Where the architecture comes from; a copy, as JSON gives it back."""
+        return MappingProxyType(parse_provenance(self._content.provenance))
+
+    def with_provenance(self, **more: Any) -> Self:
+        """Return the same architecture with more provenance.
+
+        Example:
+            >>> arch = Architecture({"head": torch.ones(2, 2, dtype=torch.bool)}, {"seed": 0})
+            >>> dict(arch.with_provenance(method="ap").provenance)
+            {'seed': 0, 'method': 'ap'}
+        """
+        provenance = dump_provenance({**self.provenance, **more})
+        return self._of(replace(self._content, provenance=provenance))
+
+    def mask(self, name: str) -> Tensor:
+        """Return a fresh boolean mask on the CPU.
+
+        Raises:
+            ArchitectureError: if there is none of this name.
+        """
+        if name not in self._content.packed:
+            raise ArchitectureError(
+                f"there is no mask of {quote(name)}: expected a name such as {quote(self.names[0])}"
+            )
+        return bits.unpack(self._content.packed[name], self.shapes[name])
+
+    def masks(self) -> dict[str, Tensor]:
+        """Return fresh boolean masks on the CPU, by name."""
+        return {name: self.mask(name) for name in self.shapes}
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Describe each mask: its density, its units without input, its inputs without output.
+
+        Example:
+            >>> arch = Architecture({"head": torch.tensor([[True, False], [False, False]])})
+            >>> arch.layers()[0].units_without_input
+            1
+        """
+        counts = self._counts
+        return tuple(measure_layer(name, self.mask(name), counts[name]) for name in self.names)
+
+    def empty_layers(self) -> tuple[str, ...]:
+        """Name the masks without any connection: through them no signal passes."""
+        return tuple(name for name, count in self._counts.items() if count == 0)
+
+    def overlap(self, other: "Architecture") -> Overlap:
+        """Compare with another architecture of the same parent.
+
+        Raises:
+            ArchitectureError: if the other belongs to another parent.
+
+        Example:
+            >>> one = Architecture({"head": torch.tensor([True, True, False, False])})
+            >>> two = Architecture({"head": torch.tensor([True, False, True, False])})
+            >>> one.overlap(two).shared, one.overlap(two).expected_by_chance
+            (1, 1.0)
+        """
+        check_same(self.shapes, other.shapes)
+        shared, expected = 0, Fraction(0)
+        for name, shape in self.shapes.items():
+            shared += bits.count_shared(self._content.packed[name], other._content.packed[name])
+            expected += Fraction(self._counts[name] * other._counts[name], math.prod(shape))
+        return measure_overlap(shared, self.kept, other.kept, float(expected))
+
+    def shuffle(self, seed: int) -> Self:
+        """Move the connections of each layer to random places, keeping their number.
+
+        What a shuffled architecture still knows are the layer densities: the control experiment
+        for what the places of the connections are worth.
+
+        Args:
+            seed: decides the places; the same on every machine.
+
+        Example:
+            >>> arch = Architecture({"head": torch.arange(100) < 7})
+            >>> arch.shuffle(seed=0).kept
+            7
+        """
+        packed = {
+            name: _draw(seed, name, self.shapes[name], count)
+            for name, count in self._counts.items()
+        }
+        shuffled = self._of(replace(self._content, packed=packed))
+        return shuffled.with_provenance(shuffled=int(seed))
+
+    def adapt(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        mismatch: Literal["random", "dense"] = "random",
+        seed: int = 0,
+    ) -> Self:
+        """Carry the architecture to the same parent, built for another task.
+
+        Where the shape fits, the mask is taken over. The first tensor, the last and the first
+        matrix after convolutions may differ, as other channels, classes and image sizes make them.
+
+        Args:
+            shapes: the shapes of the network built for the other task.
+            mismatch: what a tensor of another shape gets: random connections with the density that
+                it has here (at least one), or all of them.
+            seed: decides the random places.
+
+        Raises:
+            ArchitectureError: if the network is another parent.
+
+        Example:
+            >>> arch = Architecture({"a": torch.eye(4) > 0, "head": torch.arange(8).view(2, 4) < 2})
+            >>> arch.adapt({"a": (4, 4), "head": (10, 4)}).layers()[1].kept
+            10
+        """
+        if mismatch not in ("random", "dense"):
+            raise SettingError(f"mismatch is {quote(mismatch)}: expected 'random' or 'dense'")
+        misfits = find_misfits(self.shapes, shapes)
+        if not misfits:
+            return self
+        check_shapes(shapes)
+        packed = dict(self._content.packed)
+        for name in misfits:
+            total = math.prod(shapes[name])
+            density = Fraction(self._counts[name], math.prod(self.shapes[name]))
+            kept = total if mismatch == "dense" else max(1, round(total * density))
+            packed[name] = _draw(seed, name, shapes[name], kept)
+        fitting = {name: tuple(shape) for name, shape in shapes.items()}
+        adapted = self._of(replace(self._content, shapes=fitting, packed=packed))
+        notes = {"tensors": misfits, "mismatch": mismatch, "seed": int(seed)}
+        return adapted.with_provenance(adapted=notes)
+
+    def save(self, path: Path | str) -> None:
+        """Write the architecture to a file, by convention `….arch.safetensors`.
+
+        Raises:
+            FileError: if nothing can be written there.
+
+        Example:
+            >>> import tempfile
+            >>> arch = Architecture({"head": torch.arange(100) < 7}, {"method": "by hand"})
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     arch.save(f"{folder}/small.arch.safetensors")
+            ...     Architecture.load(f"{folder}/small.arch.safetensors") == arch
+            True
+        """
+        file.write(self._content, path)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read an architecture and check everything that its file says.
+
+        Raises:
+            ArchitectureError: if the file is missing, damaged, foreign or of a newer version.
+        """
+        return cls._of(file.read(path))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Architecture):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[tuple[object, ...], ...]:
+        # With the order of the names, which a comparison of mappings would pass over.
+        return tuple(self.shapes.items()), tuple(self._content.packed.values())
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("an architecture cannot be changed: make a new one")
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        tensors = "1 tensor" if len(self.names) == 1 else f"{len(self.names)} tensors"
+        return (
+            f"Architecture({self.kept:,} of {self.total:,} connections in {tensors}, "
+            f"sparsity {self.sparsity:.6g})"
+        )
+
+
+def _draw(seed: int, name: str, shape: tuple[int, ...], kept: int) -> bytes:
+    """Draw a mask from a stream of its own, so that no layer depends on the others."""
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    # The generator of the CPU takes in no more than 32 bits.
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
+    return bits.pack(choose_random({name: shape}, {name: kept}, generator)[name])

@@ -1,0 +1,168 @@
+"""Which tensors of a network are its connections, and how they are masked and folded.
+
+Connections are the weights that multiply an input: those of convolutional and linear layers, and any
+other parameter with two or more dimensions that belongs to neither a norm nor an embedding. Biases and
+norms are not, unless they are asked for by name.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from aprune.errors import SettingError
+from aprune.maths.relaxation import relax
+
+NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.LocalResponseNorm,
+)
+_LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
+
+
+def find_connections(
+    model: nn.Module,
+    *,
+    include: str | Sequence[str] | None = None,
+    exclude: str | Sequence[str] | None = None,
+) -> dict[str, nn.Parameter]:
+    """Return the connections of `model` by name, in the order of its modules.
+
+    Args:
+        model: Any network.
+        include: Patterns such as `"features.*"`; the parameters that match one are the connections,
+            whatever their kind. Without it the rule above decides.
+        exclude: Patterns of parameters that are left alone.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+        >>> list(find_connections(net))
+        ['0.weight', '2.weight']
+        >>> list(find_connections(net, exclude="2.*"))
+        ['0.weight']
+    """
+    included, excluded = _patterns(include), _patterns(exclude)
+    found: dict[str, nn.Parameter] = {}
+    owners: dict[int, str] = {}
+    for prefix, module in model.named_modules():
+        for leaf, parameter in module.named_parameters(recurse=False):
+            name = f"{prefix}.{leaf}" if prefix else leaf
+            wanted = _matches(name, included) if included else _multiplies(module, parameter)
+            if not wanted or _matches(name, excluded):
+                continue
+            if id(parameter) in owners:
+                raise SettingError(
+                    f"{name} and {owners[id(parameter)]} share one tensor: exclude one of them"
+                )
+            owners[id(parameter)] = name
+            found[name] = parameter
+    if not found:
+        raise SettingError(
+            "the network has no connections: expected a parameter with two or more dimensions"
+            + (f" among those matching {', '.join(included)}" if included else "")
+        )
+    return found
+
+
+def shapes_of(connections: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each connection tensor.
+
+    Example:
+        >>> shapes_of(find_connections(nn.Linear(4, 3)))
+        {'weight': (3, 4)}
+    """
+    return {name: tuple(tensor.shape) for name, tensor in connections.items()}
+
+
+def has_norm(model: nn.Module) -> bool:
+    """Tell whether some layer of `model` normalises.
+
+    Example:
+        >>> has_norm(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+        False
+    """
+    return any(isinstance(module, NORMS) for module in model.modules())
+
+
+class TwoTemperatureMask(nn.Module):
+    """A parametrisation that shows θ ∘ σ(t_l·w) to the layer and holds w.
+
+    w is a buffer that takes a gradient, not a parameter: an optimiser made from
+    `model.parameters()` never sees it, while `deepcopy` and `state_dict` keep it.
+    """
+
+    w: Tensor
+
+    def __init__(self, w: Tensor, t_l: float, t_s: float) -> None:
+        super().__init__()
+        self.register_buffer("w", w.requires_grad_())
+        self.t_l, self.t_s = t_l, t_s
+
+    def forward(self, theta: Tensor) -> Tensor:
+        """Return the masked weights."""
+        return relax(theta, self.w, self.t_l, self.t_s)
+
+
+def attach_masks(
+    model: nn.Module, w: Mapping[str, Tensor], t_l: float, t_s: float
+) -> dict[str, TwoTemperatureMask]:
+    """Parametrise the connections named in `w` in place.
+
+    Optimisers made before keep working: the weights stay the same parameters.
+
+    Example:
+        >>> layer = nn.Linear(2, 1, bias=False)
+        >>> _ = attach_masks(layer, {"weight": torch.tensor([[1.0, -1.0]])}, t_l=100.0, t_s=10.0)
+        >>> (layer.weight != 0).tolist()
+        [[True, False]]
+    """
+    masks = {}
+    for name, values in w.items():
+        module, leaf = _owner(model, name)
+        if parametrize.is_parametrized(module, leaf):
+            raise SettingError(
+                f"{name} has a parametrisation already: fold or remove it before attaching"
+            )
+        mask = TwoTemperatureMask(values, t_l, t_s)
+        # unsafe skips a trial run of the mask, which would cost a copy of every weight.
+        parametrize.register_parametrization(module, leaf, mask, unsafe=True)
+        masks[name] = mask
+    return masks
+
+
+def fold(model: nn.Module, names: Iterable[str]) -> None:
+    """Make the masked weights plain parameters again, in place.
+
+    Example:
+        >>> layer = nn.Linear(2, 1, bias=False)
+        >>> _ = attach_masks(layer, {"weight": torch.tensor([[1.0, -1.0]])}, t_l=100.0, t_s=10.0)
+        >>> fold(layer, ["weight"])
+        >>> type(layer), layer.weight[0, 1].item()
+        (<class 'torch.nn.modules.linear.Linear'>, 0.0)
+    """
+    for name in names:
+        module, leaf = _owner(model, name)
+        parametrize.remove_parametrizations(module, leaf, leave_parametrized=True)
+
+
+def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    prefix, _, leaf = name.rpartition(".")
+    return model.get_submodule(prefix), leaf
+
+
+def _multiplies(module: nn.Module, parameter: nn.Parameter) -> bool:
+    return parameter.dim() >= 2 and not isinstance(module, NORMS + _LOOKED_UP)
+
+
+def _patterns(patterns: str | Sequence[str] | None) -> tuple[str, ...]:
+    if patterns is None:
+        return ()
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,36 @@
+"""What can go wrong, by kind; every message says what was got, what was expected and what to do."""
+
+
+class ApruneError(Exception):
+    """The parent of all errors that aprune raises on purpose.
+
+    The command line prints its message as one line and exits with status 2.
+    """
+
+
+class ArchitectureError(ApruneError):
+    """An architecture, or its file, is damaged, foreign, or does not fit the network."""
+
+
+class TaskError(ApruneError):
+    """A data set is missing, damaged or smaller than what was asked of it."""
+
+
+class ParentError(ApruneError):
+    """A parent network is unknown or does not fit the task."""
+
+
+class SettingError(ApruneError):
+    """A setting lies outside what it may be."""
+
+
+class SearchError(ApruneError):
+    """A search went wrong: numbers that are not finite, or a target out of reach."""
+
+
+class TrainingError(ApruneError):
+    """A training went wrong: its loss is not finite."""
+
+
+class FileError(ApruneError):
+    """A file could not be read or written."""

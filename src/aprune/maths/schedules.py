@@ -1,0 +1,83 @@
+"""Schedules: plain functions from the position in a run to a value.
+
+A schedule takes the step (0, 1, …) and the number of steps, and returns a factor that multiplies a
+base value. Any function of that shape may be used where a schedule is asked for.
+"""
+
+import math
+from collections.abc import Callable
+
+from aprune.errors import SettingError
+
+Schedule = Callable[[int, int], float]
+
+
+def constant(step: int, steps: int) -> float:  # noqa: ARG001
+    """Return 1 at every step.
+
+    Example:
+        >>> constant(7, 10)
+        1.0
+    """
+    return 1.0
+
+
+def inverse_sqrt(step: int, steps: int) -> float:  # noqa: ARG001
+    """Return 1/√i with i = step + 1, the step sizes c/√i of Theorem 1.
+
+    Example:
+        >>> inverse_sqrt(3, 10)
+        0.5
+    """
+    return 1.0 / math.sqrt(step + 1)
+
+
+def one_cycle(step: int, steps: int, *, warmup: float = 0.2) -> float:
+    """Rise linearly to 1 over the first `warmup` of the steps, then fall to 0 along a cosine.
+
+    Example:
+        >>> [round(one_cycle(step, 10), 3) for step in (0, 1, 2, 6, 9)]
+        [0.5, 1.0, 1.0, 0.5, 0.038]
+    """
+    rise = max(1, round(warmup * steps))
+    if step < rise:
+        return (step + 1) / rise
+    return 0.5 * (1.0 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+
+
+def ramp(step: int, steps: int, *, start: float, end: float, power: float = 3.0) -> float:
+    """Rise from 0 at `start`·steps to 1 at `end`·steps, quickly at first: 1 − (1 − x)^power.
+
+    The last step before `end` reaches 1 exactly.
+
+    Example:
+        >>> [ramp(step, 10, start=0.5, end=0.9) for step in (0, 4, 6, 8, 9)]
+        [0.0, 0.0, 0.875, 1.0, 1.0]
+    """
+    first, last = round(start * steps), max(round(start * steps) + 1, round(end * steps))
+    position = min(1.0, max(0.0, (step + 1 - first) / (last - first)))
+    return float(1.0 - (1.0 - position) ** power)
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": constant,
+    "inverse_sqrt": inverse_sqrt,
+    "one_cycle": one_cycle,
+}
+
+
+def find_schedule(schedule: str | Schedule) -> Schedule:
+    """Return the schedule of that name; a function comes back as it is.
+
+    Example:
+        >>> find_schedule("inverse_sqrt")(0, 10)
+        1.0
+    """
+    if callable(schedule):
+        return schedule
+    if schedule not in SCHEDULES:
+        names = ", ".join(SCHEDULES)
+        raise SettingError(
+            f"unknown schedule {schedule!r}: expected one of {names}, or a function of (step, steps)"
+        )
+    return SCHEDULES[schedule]

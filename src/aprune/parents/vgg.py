@@ -1,0 +1,98 @@
+"""VGG networks, with torchvision's module layout, parameter names and shapes."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from aprune.parents.task import Shape
+
+Plan = Sequence[int | Literal["pool"]]
+"""A number is a convolution with so many outputs, ``"pool"`` halves the image."""
+
+# How many convolutions stand before each of the five poolings.
+_DEPTHS: dict[int, tuple[int, ...]] = {
+    11: (1, 1, 2, 2, 2),
+    13: (2, 2, 2, 2, 2),
+    16: (2, 2, 3, 3, 3),
+    19: (2, 2, 4, 4, 4),
+}
+_WIDTHS = (64, 128, 256, 512, 512)
+_POOLED = 7
+
+SMALLEST_IMAGE = 2 ** len(_WIDTHS)
+"""Five poolings leave nothing of an image with fewer pixels a side."""
+
+
+def stack_convolutions(plan: Plan, channels: int, *, batch_norm: bool) -> nn.Sequential:
+    """Stack 3×3 convolutions, each followed by a ReLU, and poolings that halve the image.
+
+    Args:
+        plan: What stands in the stack, in order.
+        channels: Channels of the input.
+        batch_norm: Whether each convolution is normalised before its ReLU.
+
+    Returns:
+        The stack; its layers are numbered from 0.
+
+    Example:
+        >>> stack = stack_convolutions([4, "pool", 8], 1, batch_norm=False)
+        >>> [type(layer).__name__ for layer in stack]
+        ['Conv2d', 'ReLU', 'MaxPool2d', 'Conv2d', 'ReLU']
+    """
+    layers: list[nn.Module] = []
+    for entry in plan:
+        if entry == "pool":
+            layers.append(nn.MaxPool2d(kernel_size=2, stride=2))
+            continue
+        layers.append(nn.Conv2d(channels, entry, kernel_size=3, padding=1))
+        if batch_norm:
+            layers.append(nn.BatchNorm2d(entry))
+        layers.append(nn.ReLU(inplace=True))
+        channels = entry
+    return nn.Sequential(*layers)
+
+
+class VGG(nn.Module):
+    """A VGG network: convolutions, a pooling to 7×7 and three linear layers.
+
+    The classifier always sees 7×7 positions, so its shape does not depend on the image size.
+
+    Args:
+        shape: Channels, height and width of an image.
+        num_classes: Number of outputs.
+        depth: 11, 13, 16 or 19 layers with weights.
+        batch_norm: Whether the convolutions are normalised.
+
+    Example:
+        >>> with torch.device("meta"):
+        ...     network = VGG((3, 32, 32), 10, depth=19, batch_norm=False)
+        >>> sum(parameter.numel() for parameter in network.parameters())
+        139611210
+    """
+
+    def __init__(self, shape: Shape, num_classes: int, *, depth: int, batch_norm: bool) -> None:
+        super().__init__()
+        blocks = zip(_WIDTHS, _DEPTHS[depth], strict=True)
+        plan: Plan = list(
+            chain.from_iterable([*[width] * count, "pool"] for width, count in blocks)
+        )
+        self.features = stack_convolutions(plan, shape[0], batch_norm=batch_norm)
+        self.avgpool = nn.AdaptiveAvgPool2d((_POOLED, _POOLED))
+        self.classifier = nn.Sequential(
+            nn.Linear(_WIDTHS[-1] * _POOLED * _POOLED, 4096),
+            nn.ReLU(inplace=True),
+            nn.Dropout(p=0.5),
+            nn.Linear(4096, 4096),
+            nn.ReLU(inplace=True),
+            nn.Dropout(p=0.5),
+            nn.Linear(4096, num_classes),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return one row of class scores for each image."""
+        pooled = self.avgpool(self.features(images))
+        scores: Tensor = self.classifier(torch.flatten(pooled, 1))
+        return scores

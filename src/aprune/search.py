@@ -1,0 +1,212 @@
+"""`find`: an architecture inside a parent network, searched on a large task."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from aprune.architecture import Architecture
+from aprune.connections import find_connections
+from aprune.errors import SettingError
+from aprune.maths.select import check_sparsity, keep_count
+from aprune.methods import AP, Method
+from aprune.parents import parent_for
+from aprune.tasks import Task
+from aprune.trained import Trained, name_of
+from aprune.training import Curve, Recipe, choose_device, evaluate
+from aprune.training.network import Parent, network_for
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything that a search leaves behind.
+
+    Attributes:
+        architectures: One for each sparsity asked for, in that order.
+        networks: The searched network with its own weights for each of them, if asked for.
+        curves: Training loss, one curve a round.
+        steps: Training steps that the search took.
+        accuracy: Of the searched network itself on the test images of its own task, at the last
+            sparsity; None for methods that train nothing or start over at the end.
+    """
+
+    architectures: tuple[Architecture, ...]
+    networks: tuple[Trained, ...]
+    curves: tuple[Curve, ...]
+    steps: int
+    accuracy: float | None
+
+
+@overload
+def find(
+    parent: Parent,
+    task: Task,
+    method: Method = ...,
+    *,
+    sparsity: float,
+    seed: int = ...,
+    recipe: Recipe | None = ...,
+    include: str | Sequence[str] | None = ...,
+    exclude: str | Sequence[str] | None = ...,
+    device: str | torch.device = ...,
+    progress: bool | None = ...,
+) -> Architecture: ...
+
+
+@overload
+def find(
+    parent: Parent,
+    task: Task,
+    method: Method = ...,
+    *,
+    sparsity: Sequence[float],
+    seed: int = ...,
+    recipe: Recipe | None = ...,
+    include: str | Sequence[str] | None = ...,
+    exclude: str | Sequence[str] | None = ...,
+    device: str | torch.device = ...,
+    progress: bool | None = ...,
+) -> list[Architecture]: ...
+
+
+def find(
+    parent: Parent,
+    task: Task,
+    method: Method = AP(),  # noqa: B008 - frozen
+    *,
+    sparsity: float | Sequence[float],
+    seed: int = 0,
+    recipe: Recipe | None = None,
+    include: str | Sequence[str] | None = None,
+    exclude: str | Sequence[str] | None = None,
+    device: str | torch.device = "auto",
+    progress: bool | None = None,
+) -> Architecture | list[Architecture]:
+    """Find an architecture in `parent` for `task`.
+
+    Args:
+        parent: A name (see `parent_names`), a network of your own, or a function that builds one for
+            a task. It is not changed.
+        task: Where to search; only its training images are used to choose.
+        method: How connections are chosen: `AP()`, `IMP()`, `Random()`, with their settings.
+        sparsity: Fraction of connections to remove, or several of them: one search gives one
+            architecture for each.
+        seed: Of everything random; the same seed gives the same architecture.
+        recipe: How the weights are trained on the way; None takes `Recipe.for_search`.
+        include: Patterns of parameters to choose from (see `find_connections`).
+        exclude: Patterns of parameters to leave alone.
+        device: `auto`, `cpu` or `cuda`.
+        progress: Whether to show a bar; None shows it on a terminal.
+
+    Returns:
+        An architecture, or a list of them if `sparsity` is a list.
+
+    Example:
+        >>> from aprune import Random, load_task
+        >>> find("mlp", load_task("digits"), Random(), sparsity=0.9)
+        Architecture(...)
+    """
+    several = not isinstance(sparsity, int | float)
+    found = search(
+        parent,
+        task,
+        method,
+        sparsities=list(sparsity) if several else [sparsity],  # type: ignore[arg-type, list-item]
+        seed=seed,
+        recipe=recipe,
+        include=include,
+        exclude=exclude,
+        device=device,
+        progress=progress,
+    )
+    return list(found.architectures) if several else found.architectures[0]
+
+
+def search(
+    parent: Parent,
+    task: Task,
+    method: Method,
+    *,
+    sparsities: Sequence[float],
+    seed: int = 0,
+    recipe: Recipe | None = None,
+    include: str | Sequence[str] | None = None,
+    exclude: str | Sequence[str] | None = None,
+    weights: bool = False,
+    device: str | torch.device = "auto",
+    progress: bool | None = None,
+) -> Found:
+    """Do what `find` does, and return all that is left behind: weights, curves, cost."""
+    if not sparsities:
+        raise SettingError("no sparsity was given: expected at least one number below 1")
+    place_at = choose_device(device)
+    model = network_for(parent, task, place_at, seed=seed, weights=method.needs_weights)
+    names = list(find_connections(model, include=include, exclude=exclude))
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    total = sum(torch.Size(shapes[name]).numel() for name in names)
+    ordered = sorted({check_sparsity(s) for s in sparsities})
+    for wanted in ordered:
+        keep_count(total, wanted)  # fails now rather than at the end
+    recipe = recipe or Recipe.for_search(model, task)
+    outcome = method.search(
+        model,
+        names,
+        task.to(place_at),
+        ordered,
+        recipe=recipe,
+        seed=seed,
+        weights=weights,
+        progress=progress,
+    )
+    accuracy = evaluate(model, task.to(place_at)) if outcome.trained else None
+    origin = {
+        "parent": name_of(model),
+        "method": method.name,
+        "settings": _plain(method),
+        "recipe": _plain(recipe) if outcome.steps else None,
+        "task": dict(task.provenance),
+        "input": list(task.shape),
+        "classes": task.num_classes,
+        "include": _listed(include),
+        "exclude": _listed(exclude),
+        "seed": seed,
+        "steps": outcome.steps,
+        "train_loss": outcome.curves[-1].final() if outcome.curves else None,
+        "test_accuracy": accuracy,
+    }
+    architectures = {s: Architecture(outcome.masks[s], {**origin, "sparsity": s}) for s in ordered}
+    asked = [float(s) for s in sparsities]
+    return Found(
+        architectures=tuple(architectures[s] for s in asked),
+        networks=tuple(
+            _trained(parent, task, outcome.weights[s], architectures[s]) for s in asked if weights
+        ),
+        curves=tuple(outcome.curves),
+        steps=outcome.steps,
+        accuracy=accuracy,
+    )
+
+
+def _trained(
+    parent: Parent, task: Task, state: Mapping[str, Tensor], architecture: Architecture
+) -> Trained:
+    model = parent_for(parent, task)
+    model.load_state_dict(state)
+    return Trained.of(model, task, dict(architecture.provenance))
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    """Turn a frozen dataclass into something that JSON can hold; functions become their names."""
+    return {
+        key: getattr(value, "__qualname__", repr(value)) if callable(value) else value
+        for key, value in dataclasses.asdict(settings).items()
+    }
+
+
+def _listed(patterns: str | Sequence[str] | None) -> list[str] | None:
+    if patterns is None:
+        return None
+    return [patterns] if isinstance(patterns, str) else list(patterns)

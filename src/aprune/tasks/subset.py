@@ -1,0 +1,209 @@
+"""Making a task of a data set: which classes, which images, which size."""
+
+from collections.abc import Sequence
+from numbers import Integral
+
+import torch
+import torch.nn.functional as F
+
+from aprune.errors import TaskError
+from aprune.tasks.dataset import DataSet
+from aprune.tasks.draw import shuffled
+from aprune.tasks.task import Task
+
+LARGEST_SIZE = 1024
+_CHUNK = 1024  # images resized at once, so that their float copies stay small
+
+
+def make_task(
+    data: DataSet,
+    *,
+    classes: int | Sequence[int] | Sequence[str] | None = None,
+    images: int | None = None,
+    seed: int = 0,
+    size: int | None = None,
+) -> Task:
+    """Choose classes and training images of a data set; the test images of the classes stay whole.
+
+    Args:
+        data: Where to choose from.
+        classes: How many classes to draw, or which (numbers or names, in the order of the new
+            labels); all that are there by default.
+        images: Number of training images, balanced over the classes; all by default.
+        seed: Decides what is drawn.
+        size: Height and width to resize to; as they are by default.
+
+    Returns:
+        The task, with labels 0 … K − 1.
+
+    Example:
+        >>> from aprune.tasks.digits import read_digits
+        >>> make_task(read_digits(), classes=["7", "2"], images=10).classes
+        ('7', '2')
+    """
+    check_size(size)
+    chosen = choose_classes(data, classes, seed)
+    train = choose_images(data, chosen, images, seed)
+    test = torch.isin(data.test_labels, torch.tensor(chosen)).nonzero().flatten()
+    renumber = torch.full((len(data.classes),), -1)
+    renumber[chosen] = torch.arange(len(chosen))
+    return Task(
+        name=data.name,
+        train_images=resize(_take(data.train_images, train), size),
+        train_labels=renumber[data.train_labels[train]],
+        test_images=resize(_take(data.test_images, test), size),
+        test_labels=renumber[data.test_labels[test]],
+        classes=tuple(data.classes[label] for label in chosen),
+        augment=data.augment,
+        provenance={
+            "data": data.name,
+            "checksum": data.checksum,
+            "classes": chosen,
+            "images": len(train),
+            "seed": seed,
+            "size": size,
+        },
+    )
+
+
+def choose_classes(
+    data: DataSet, classes: int | Sequence[int] | Sequence[str] | None, seed: int
+) -> list[int]:
+    """Return the original numbers of the classes asked for, in the order of their new labels.
+
+    Example:
+        >>> from aprune.tasks.digits import read_digits
+        >>> choose_classes(read_digits(), ["8", "1"], seed=0)
+        [8, 1]
+    """
+    present = data.present
+    if classes is None:
+        chosen = present
+    elif (number := _whole(classes)) is not None:
+        if number > len(present):
+            raise TaskError(
+                f"got {number} classes to draw; {data.name} has images of {len(present)}, so ask"
+                f" for at most {len(present)}"
+            )
+        order = shuffled(len(present), seed, "classes")[: max(number, 0)]
+        chosen = sorted(present[index] for index in order.tolist())
+    elif isinstance(classes, Sequence) and not isinstance(classes, str | bytes):
+        chosen = [_find_class(data, present, wanted) for wanted in classes]
+    else:
+        raise TaskError(
+            f"got {classes!r} as classes; give a number of classes, or a list of numbers or names"
+        )
+    if len(chosen) < 2:
+        raise TaskError(f"got {len(chosen)} class(es) of {data.name}; choose at least 2")
+    if len(set(chosen)) < len(chosen):
+        twice = next(label for label in chosen if chosen.count(label) > 1)
+        raise TaskError(
+            f"class {data.classes[twice]} is given more than once; name each class once"
+        )
+    return chosen
+
+
+def choose_images(
+    data: DataSet, classes: Sequence[int], images: int | None, seed: int
+) -> torch.Tensor:
+    """Return the indices of the training images to use, in the order of the data set.
+
+    Images are dealt out to the classes in turn, each class in an order of its own that depends on
+    the seed: so the counts differ by at most one, and fewer images are always among more.
+
+    Example:
+        >>> from aprune.tasks.digits import read_digits
+        >>> few, many = (choose_images(read_digits(), [0, 1], n, seed=3) for n in (5, 50))
+        >>> set(few.tolist()) < set(many.tolist())
+        True
+    """
+    members = [(data.train_labels == label).nonzero().flatten() for label in classes]
+    if images is None:
+        return torch.cat(members).sort().values
+    wanted = _whole(images)
+    if wanted is None or wanted < len(classes):
+        raise TaskError(
+            f"got {images!r} training images for {len(classes)} classes; give a whole number of at"
+            f" least {len(classes)}, one for each class"
+        )
+    # The turn of a class decides who gets one more when the number does not divide.
+    turns = shuffled(len(classes), seed, "turns").argsort().tolist()
+    most = min(
+        len(member) * len(classes) + turn for member, turn in zip(members, turns, strict=True)
+    )
+    if wanted > most:
+        there = sum(len(member) for member in members)
+        raise TaskError(
+            f"got {wanted} training images; {data.name} has {there} of these {len(classes)} classes"
+            f"{'' if most == there else f', {most} when balanced'}: ask for at most {most}, or"
+            " leave the number out to use all"
+        )
+    share, rest = divmod(wanted, len(classes))
+    picked = []
+    for label, member, turn in zip(classes, members, turns, strict=True):
+        order = shuffled(len(member), seed, "images", label)
+        picked.append(member[order[: share + (turn < rest)]])
+    return torch.cat(picked).sort().values
+
+
+def resize(images: torch.Tensor, size: int | None) -> torch.Tensor:
+    """Return uint8 images of `size` × `size` pixels, bilinear and antialiased.
+
+    Args:
+        images: uint8 tensor [N, C, H, W].
+        size: New height and width; `None` changes nothing.
+
+    Returns:
+        A uint8 tensor [N, C, size, size].
+
+    Example:
+        >>> resize(torch.full((2, 3, 8, 8), 200, dtype=torch.uint8), 4)[0, 0, 0].tolist()
+        [200, 200, 200, 200]
+    """
+    if size is None or tuple(images.shape[2:]) == (size, size):
+        return images
+    parts = [
+        F.interpolate(part.float(), (size, size), mode="bilinear", antialias=True)
+        .round()
+        .clamp(0, 255)
+        .to(torch.uint8)
+        for part in torch.split(images, _CHUNK)
+    ]
+    return torch.cat(parts)
+
+
+def check_size(size: int | None) -> None:
+    """Raise a `TaskError` unless `size` is `None` or a sensible number of pixels.
+
+    Example:
+        >>> check_size(32)
+    """
+    if size is not None and not 1 <= (_whole(size) or 0) <= LARGEST_SIZE:
+        raise TaskError(
+            f"got {size!r} as the image size; give a whole number of 1 … {LARGEST_SIZE} pixels"
+        )
+
+
+def _take(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Return the chosen images, without a copy when that is all of them."""
+    return images if len(chosen) == len(images) else images[chosen]
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number of any library as an int, and `None` for everything else."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+
+
+def _find_class(data: DataSet, present: Sequence[int], wanted: object) -> int:
+    """Return the number of the class called `wanted`, which may be a name or a number."""
+    number = _whole(wanted)
+    if isinstance(wanted, str):
+        if wanted in data.classes:
+            number = data.classes.index(wanted)
+        elif wanted.isdecimal():
+            number = int(wanted)
+    if number is not None and number in present:
+        return number
+    shown = ", ".join(f"{label} ({data.classes[label]})" for label in present[:10])
+    more = f" and {len(present) - 10} more" if len(present) > 10 else ""
+    raise TaskError(f"{data.name} has no images of class {wanted!r}; there are {shown}{more}")

@@ -1,0 +1,163 @@
+"""A trained network as a file: written sparsely, loaded again for predictions."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from aprune.architecture.bits import pack, packed_size, unpack
+from aprune.errors import ApruneError, FileError
+from aprune.files import writing
+from aprune.parents import parent_for, parent_names
+from aprune.tasks import Task
+from aprune.training import predict
+
+_FORMAT, _VERSION = "aprune.model", "1"
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A network with all that it takes to use it.
+
+    Attributes:
+        model: An ordinary network.
+        parent: Name of the parent that it was built from.
+        shape: Channels, height and width of the images it takes.
+        classes: Names of its outputs.
+        mean: Of each channel of the training images, on the scale 0 … 1.
+        std: Likewise the standard deviation.
+        provenance: All that determined it.
+    """
+
+    model: nn.Module
+    parent: str
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    mean: Tensor
+    std: Tensor
+    provenance: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, model: nn.Module, task: Task, provenance: Mapping[str, Any]) -> Self:
+        """Put together what was just trained on `task`."""
+        mean, std = task.mean.cpu(), task.std.cpu()
+        return cls(model, name_of(model), task.shape, task.classes, mean, std, provenance)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the class number of each uint8 image [N, C, H, W]."""
+        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.shape:
+            raise ApruneError(
+                f"got {images.dtype} images of shape {tuple(images.shape)}: expected torch.uint8 "
+                f"of shape (N, {', '.join(map(str, self.shape))})"
+            )
+        device = next(self.model.parameters()).device
+        return predict(self.model, images.to(device), self.mean, self.std)
+
+    def save(self, path: Path | str) -> None:
+        """Write the model: of a sparse tensor only the weights that are there, and one bit a place."""
+        tensors: dict[str, Tensor] = {}
+        for name, value in self.model.state_dict().items():
+            value = value.detach().cpu().contiguous()
+            there = value != 0
+            if value.dim() >= 2 and there.float().mean() < 0.9:
+                tensors[f"bits:{name}"] = torch.frombuffer(
+                    bytearray(pack(there)), dtype=torch.uint8
+                )
+                tensors[f"values:{name}"] = value[there]
+            else:
+                tensors[f"dense:{name}"] = value
+        tensors["mean"], tensors["std"] = self.mean.contiguous(), self.std.contiguous()
+        about = {
+            "parent": self.parent,
+            "shape": list(self.shape),
+            "classes": list(self.classes),
+            "provenance": dict(self.provenance),
+        }
+        metadata = {"format": _FORMAT, "version": _VERSION, "about": json.dumps(about)}
+        with writing(path) as temporary:
+            save_file(tensors, str(temporary), metadata=metadata)
+
+
+def name_of(model: nn.Module) -> str:
+    """Return the name of the parent that `model` was built as; of a foreign one, its class."""
+    return str(getattr(model, "parent_name", type(model).__name__))
+
+
+def load_model(path: Path | str, parent: Any = None) -> Trained:
+    """Load what `Result.save` wrote, for predictions.
+
+    Args:
+        path: The file.
+        parent: A network of your own, or a function that builds it, if the model was not built from
+            one of aprune's parents: a file may not name code to run.
+
+    Raises:
+        FileError: The file is missing, damaged, foreign or does not fit.
+    """
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise FileError(f"{path} is no model of aprune's: expected one written by transfer")
+            if metadata.get("version") != _VERSION:
+                raise FileError(f"{path} was written by a newer aprune: upgrade to read it")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = _About(json.loads(metadata["about"]))
+        if parent is None and about.parent not in parent_names():
+            raise FileError(
+                f"{path} was built from {about.parent!r}, which is not one of aprune's parents: "
+                "say how to build it with the argument parent"
+            )
+        model = parent_for(parent or about.parent, about)
+        shapes = {name: value.shape for name, value in model.state_dict().items()}
+        model.load_state_dict(_unpack(tensors, shapes))
+        return Trained(
+            model.eval(),
+            about.parent,
+            about.shape,
+            about.classes,
+            tensors["mean"],
+            tensors["std"],
+            about.provenance,
+        )
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise FileError(f"{path} is damaged or does not fit its parent: get it anew") from error
+
+
+class _About:
+    """What the file says of itself, checked; looks like a task to whoever builds the parent."""
+
+    def __init__(self, raw: Any) -> None:
+        self.parent = str(raw["parent"])
+        channels, height, width = (int(n) for n in raw["shape"])
+        self.shape = (channels, height, width)
+        self.classes = tuple(str(name) for name in raw["classes"])
+        self.provenance: Mapping[str, Any] = dict(raw["provenance"])
+        if min(self.shape) < 1 or max(self.shape) > 2**14 or not 1 <= len(self.classes) <= 2**20:
+            raise ValueError("absurd size")
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+
+def _unpack(tensors: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    state = {}
+    for name, shape in shapes.items():
+        if f"dense:{name}" in tensors:
+            state[name] = tensors[f"dense:{name}"]
+            continue
+        bits, values = tensors[f"bits:{name}"], tensors[f"values:{name}"]
+        if bits.dtype != torch.uint8 or len(bits) != packed_size(tuple(shape)):
+            raise ValueError("wrong number of bits")
+        state[name] = torch.zeros(shape, dtype=values.dtype)
+        state[name][unpack(bits.numpy().tobytes(), tuple(shape))] = values
+    return state

@@ -1,0 +1,8 @@
+"""Training, evaluation and where they run."""
+
+from aprune.training.device import choose_device
+from aprune.training.evaluate import evaluate, predict
+from aprune.training.fit import Curve, Hook, KeepMasked, fit
+from aprune.training.recipe import Recipe
+
+__all__ = ["Curve", "Hook", "KeepMasked", "Recipe", "choose_device", "evaluate", "fit", "predict"]

@@ -1,0 +1,101 @@
+"""Batches of a task's training images, made on the device.
+
+Which images come when, and how each is shifted and mirrored, is drawn beforehand with a generator of
+its own. So the same seed gives the same batches whatever runs the step, and a captured step needs no
+random numbers for its data.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aprune.tasks import Task
+
+
+@dataclass
+class Draw:
+    """What one batch is made of: image numbers, and a shift and mirror flag for each."""
+
+    index: Tensor
+    rows: Tensor
+    columns: Tensor
+    mirror: Tensor
+
+    def copy_from(self, other: "Draw") -> None:
+        """Take over the values of `other` without moving in memory."""
+        for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
+            mine.copy_(theirs, non_blocking=True)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the four tensors."""
+        return self.index, self.rows, self.columns, self.mirror
+
+
+def draw_batches(
+    task: Task, batch: int, steps: int, *, seed: int, augment: bool = True
+) -> Iterator[Draw]:
+    """Draw `steps` batches: random orders of all images, one after another, cut into batches."""
+    images = len(task.train_labels)
+    batch = min(batch, images)
+    device = task.train_labels.device
+    generator = torch.Generator().manual_seed(seed)
+    shift = task.augment.shift if augment else 0
+    mirror = task.augment.flip if augment else False
+    left = torch.empty(0, dtype=torch.int64)
+    block = 256  # steps drawn at once: one small copy to the device instead of four a step
+    for first in range(0, steps, block):
+        now = min(block, steps - first)
+        pieces = [left]
+        while sum(len(piece) for piece in pieces) < now * batch:
+            pieces.append(torch.randperm(images, generator=generator))
+        order = torch.cat(pieces)
+        index, left = order[: now * batch].view(now, batch), order[now * batch :]
+        rows, columns = torch.randint(0, 2 * shift + 1, (2, now, batch), generator=generator)
+        mirrored = torch.rand((now, batch), generator=generator) < (0.5 if mirror else 0.0)
+        drawn = [t.to(device) for t in (index, rows, columns, mirrored)]
+        for step in range(now):
+            yield Draw(*(t[step] for t in drawn))
+
+
+class Images:
+    """A task's images on a device, ready to be cut into normalised float batches."""
+
+    def __init__(self, task: Task, *, augment: bool = True) -> None:
+        self.pixels, self.labels = task.train_images, task.train_labels
+        self.shift = task.augment.shift if augment else 0
+        self.moving = augment and (task.augment.shift > 0 or task.augment.flip)
+        self.normalise = Normalise(task.mean, task.std)
+
+    def take(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        """Return the images and labels of one draw."""
+        x, y = self.pixels[draw.index], self.labels[draw.index]
+        if self.moving:
+            x = _move(x, draw, self.shift)
+        return self.normalise(x), y
+
+
+class Normalise:
+    """uint8 pixels to floats with a mean and deviation for each channel, on the scale 0 … 1."""
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        self.scale = (1.0 / (255.0 * std)).view(1, -1, 1, 1)
+        self.offset = (-mean / std).view(1, -1, 1, 1)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Return normalised floats, channels last where that is fast."""
+        x = pixels.float() * self.scale.to(pixels.device) + self.offset.to(pixels.device)
+        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+
+
+def _move(x: Tensor, draw: Draw, shift: int) -> Tensor:
+    """Shift by up to `shift` pixels, zeros coming in, and mirror some."""
+    height, width = x.shape[-2:]
+    padded = torch.nn.functional.pad(x, (shift,) * 4)
+    columns = torch.arange(width, device=x.device).expand(len(x), width)
+    columns = torch.where(draw.mirror[:, None], width - 1 - columns, columns)
+    columns = columns + draw.columns[:, None]
+    rows = torch.arange(height, device=x.device) + draw.rows[:, None]
+    image = torch.arange(len(x), device=x.device)[:, None, None]
+    return padded[image, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

@@ -1,0 +1,27 @@
+"""Accuracy on images that were never trained on."""
+
+import torch
+from torch import Tensor, nn
+
+from aprune.tasks import Task
+from aprune.training.batch import Normalise
+from aprune.training.device import mixed_precision
+
+_BATCH = 1_000
+
+
+def predict(model: nn.Module, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return the class number of each uint8 image, normalised as in training."""
+    normalise = Normalise(mean, std)
+    was_training = model.training
+    model.eval()
+    with torch.no_grad(), mixed_precision(images.device):
+        labels = [model(normalise(part)).argmax(1) for part in images.split(_BATCH)]
+    model.train(was_training)
+    return torch.cat(labels)
+
+
+def evaluate(model: nn.Module, task: Task) -> float:
+    """Return the accuracy of `model` on the test images of `task`."""
+    right = predict(model, task.test_images, task.mean, task.std) == task.test_labels
+    return right.float().mean().item()

@@ -1,0 +1,218 @@
+"""The training loop: one for searches, pruning rounds and retrainings.
+
+What differs between them comes as hooks, which the loop calls at fixed places and otherwise knows
+nothing about.
+"""
+
+import contextlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from aprune.errors import TrainingError
+from aprune.maths.schedules import find_schedule
+from aprune.progress import bar
+from aprune.tasks import Task
+from aprune.training.batch import Draw, Images, draw_batches
+from aprune.training.device import mixed_precision
+from aprune.training.engine import Engine
+from aprune.training.recipe import Recipe
+
+_LOOK_EVERY = 25  # steps between two looks at the loss, each of which waits for the device
+
+
+class Hook:
+    """What may happen around a step; every place does nothing by default.
+
+    `before` and `after` run on the host, once a step. `on_gradient` and `on_update` are part of the
+    step itself and may be captured: they use tensors only, and wait for nothing.
+    """
+
+    def before(self, step: int) -> None:
+        """Set what the coming step reads."""
+
+    def on_gradient(self) -> None:
+        """Change the gradients before they are clipped and used."""
+
+    def on_update(self) -> None:
+        """Follow the update of the weights."""
+
+    def after(self, step: int) -> None:
+        """Look at what the step did."""
+
+    @property
+    def phase(self) -> Hashable:
+        """What kind of step comes next; steps of one phase do the same things."""
+        return None
+
+    def check(self, step: int) -> None:
+        """Raise if numbers went wrong; called every now and then."""
+
+
+class KeepMasked(Hook):
+    """Keeps the weights outside an architecture at exactly zero, whatever the optimiser.
+
+    Their gradients are masked, θ ← θ − β·m∘∇L, so that they enter neither clipping nor momentum, and
+    the weights themselves after each update, so that no optimiser can revive one.
+    """
+
+    def __init__(self, model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+        parameters = dict(model.named_parameters())
+        self.weights: list[Tensor] = [parameters[name] for name in masks]
+        self.masks = [
+            # like the weight in memory too: both are read side by side at every step
+            torch.empty_like(weight).copy_(masks[name])
+            for name, weight in zip(masks, self.weights, strict=True)
+        ]
+        self.on_update()
+
+    def on_gradient(self) -> None:
+        """Mask the gradients."""
+        pairs = [
+            (weight.grad, mask)
+            for weight, mask in zip(self.weights, self.masks, strict=True)
+            if weight.grad is not None
+        ]
+        torch._foreach_mul_([grad for grad, _ in pairs], [mask for _, mask in pairs])
+
+    def on_update(self) -> None:
+        """Mask the weights."""
+        with torch.no_grad():
+            torch._foreach_mul_(self.weights, self.masks)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The training loss of every step."""
+
+    loss: tuple[float, ...]
+
+    def final(self, steps: int = 50) -> float:
+        """Return the mean loss of the last `steps` steps."""
+        tail = self.loss[-steps:]
+        return sum(tail) / len(tail)
+
+
+def fit(
+    model: nn.Module,
+    task: Task,
+    recipe: Recipe,
+    *,
+    seed: int,
+    hooks: Sequence[Hook] = (),
+    title: str = "training",
+    progress: bool | None = None,
+) -> Curve:
+    """Train `model` in place on the training images of `task`.
+
+    Args:
+        model: The network, on the device of the task's tensors.
+        task: Where images and labels come from.
+        recipe: Steps, batch size, learning rate and so on.
+        seed: Of the order of images, their shifts and mirrors, and of dropout.
+        hooks: Called around every step.
+        title: Of the progress bar.
+        progress: Whether to show one; None shows it on a terminal.
+
+    Raises:
+        TrainingError: The loss is not finite; the message names the step.
+    """
+    device = task.train_labels.device
+    loop = _Loop(model, task, recipe, hooks)
+    engine = Engine(loop.step, device)
+    schedule = find_schedule(recipe.schedule)
+    losses = torch.zeros(recipe.steps, device=device)
+    draws = draw_batches(task, recipe.batch, recipe.steps, seed=seed, augment=recipe.augment)
+    model.train()
+    with _own_random_numbers(device, seed), bar(title, recipe.steps, show=progress) as advance:
+        for step, draw in enumerate(draws):
+            loop.load(draw, recipe.lr * schedule(step, recipe.steps))
+            for hook in hooks:
+                hook.before(step)
+            engine.run(tuple(hook.phase for hook in hooks))
+            losses[step] = loop.loss
+            for hook in hooks:
+                hook.after(step)
+            if step % _LOOK_EVERY == _LOOK_EVERY - 1 or step == recipe.steps - 1:
+                _check(losses[: step + 1], recipe)
+                for hook in hooks:
+                    hook.check(step)
+                advance(step % _LOOK_EVERY + 1, note=f"loss {losses[step].item():.3f}")
+    for parameter in model.parameters():
+        parameter.grad = None
+    return Curve(tuple(losses.tolist()))
+
+
+class _Loop:
+    """One step on tensors that stay where they are, so that it can be captured."""
+
+    def __init__(self, model: nn.Module, task: Task, recipe: Recipe, hooks: Sequence[Hook]) -> None:
+        self.model, self.recipe, self.hooks = model, recipe, hooks
+        self.device = task.train_labels.device
+        self.images = Images(task, augment=recipe.augment)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.lr = torch.tensor(recipe.lr, device=self.device)
+        self.optimiser = _optimiser(self.parameters, recipe, self.lr)
+        self.loss = torch.zeros((), device=self.device)
+        self.draw: Draw | None = None
+
+    def load(self, draw: Draw, lr: float) -> None:
+        self.lr.fill_(lr)
+        if self.draw is None:
+            self.draw = Draw(*(tensor.clone() for tensor in draw.tensors()))
+        else:
+            self.draw.copy_from(draw)
+
+    def step(self) -> None:
+        assert self.draw is not None
+        self.optimiser.zero_grad(set_to_none=True)
+        x, y = self.images.take(self.draw)
+        with mixed_precision(self.device):
+            loss = nn.functional.cross_entropy(self.model(x), y)
+        loss.backward()
+        for hook in self.hooks:
+            hook.on_gradient()
+        if self.recipe.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip, foreach=True)
+        self.optimiser.step()
+        for hook in self.hooks:
+            hook.on_update()
+        self.loss.copy_(loss.detach())
+
+
+def _optimiser(
+    parameters: Sequence[nn.Parameter], recipe: Recipe, lr: Tensor
+) -> torch.optim.Optimizer:
+    if recipe.optimiser == "adam":
+        return torch.optim.AdamW(
+            parameters, lr, weight_decay=recipe.weight_decay, fused=True, capturable=lr.is_cuda
+        )
+    return torch.optim.SGD(
+        parameters,
+        lr,  # a tensor, so that a captured step reads its present value
+        momentum=recipe.momentum,
+        nesterov=recipe.nesterov,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+
+
+def _check(losses: Tensor, recipe: Recipe) -> None:
+    bad = (~losses.isfinite()).nonzero()
+    if len(bad):
+        step = int(bad[0])
+        raise TrainingError(
+            f"the loss is {losses[step].item()} at step {step} of {recipe.steps}: "
+            f"try a smaller learning rate than {recipe.lr:g}, or clip the gradient"
+        )
+
+
+@contextlib.contextmanager
+def _own_random_numbers(device: torch.device, seed: int) -> Iterator[None]:
+    """Dropout draws from the global generators: seed them, and put them back afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

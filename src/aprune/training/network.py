@@ -1,0 +1,35 @@
+"""Parents on the device that they are trained on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from aprune.parents import build_parent, parent_for, parent_names
+from aprune.tasks import Task
+from aprune.training.device import place
+
+Parent = str | nn.Module | Callable[[Any], nn.Module]
+"""A name, a network, or a function from a task to a network."""
+
+
+def network_for(
+    parent: Parent, task: Task, device: torch.device, *, seed: int, weights: bool
+) -> nn.Module:
+    """Return a network for `task` on `device` that nobody else holds.
+
+    Args:
+        parent: What a user calls a parent.
+        task: What the network has to read and to tell apart.
+        device: Where it is to be.
+        seed: Of the parent's own initial weights.
+        weights: Whether those are needed. If not, the numbers in the network are arbitrary and it must
+            be initialised: drawing 140 M weights to throw them away takes longer than many a training
+            epoch.
+    """
+    if isinstance(parent, str) and parent in parent_names() and not weights:
+        with torch.device("meta"):
+            network = build_parent(parent, task)
+        return place(network.to_empty(device=device), device)
+    return place(parent_for(parent, task, seed=seed), device)

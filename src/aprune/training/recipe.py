@@ -1,0 +1,77 @@
+"""How weights are trained: one frozen record, the same for searches and retrainings."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from torch import nn
+
+from aprune.connections import has_norm
+from aprune.errors import SettingError
+from aprune.maths.schedules import Schedule, find_schedule
+from aprune.tasks import Task
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How weights are trained.
+
+    Attributes:
+        steps: Number of updates.
+        batch: Images a step; a task with fewer images gives all of them at each step.
+        lr: Peak learning rate.
+        schedule: Name of a schedule (`constant`, `inverse_sqrt`, `one_cycle`) or a function.
+        optimiser: `sgd` or `adam` (AdamW: weight decay apart from the gradient).
+        momentum: Of SGD.
+        nesterov: Of SGD.
+        weight_decay: Added to the gradient as weight_decay·θ (SGD), or apart from it (Adam).
+        clip: Largest norm of the gradient over all weights; None lets every gradient through.
+        augment: Whether training images are shifted and mirrored as their task allows.
+
+    Example:
+        >>> Recipe(steps=100, lr=0.1).but(batch=32).batch
+        32
+    """
+
+    steps: int
+    lr: float
+    batch: int = 64
+    schedule: str | Schedule = "one_cycle"
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    clip: float | None = 1.0
+    augment: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("batch", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise SettingError(f"{name} is {value!r}: expected a whole number from {least} on")
+        if not self.lr > 0:
+            raise SettingError(f"the learning rate is {self.lr!r}: expected a number above 0")
+        if self.clip is not None and not self.clip > 0:
+            raise SettingError(f"clip is {self.clip!r}: expected a number above 0, or None")
+        if self.optimiser not in ("sgd", "adam"):
+            raise SettingError(f"unknown optimiser {self.optimiser!r}: expected sgd or adam")
+        find_schedule(self.schedule)
+
+    def but(self, **changes: object) -> Self:
+        """Return this recipe with some settings changed; those given as None stay as they are."""
+        return replace(self, **{k: v for k, v in changes.items() if v is not None})  # type: ignore[arg-type]
+
+    @classmethod
+    def for_search(cls, model: nn.Module, task: Task) -> Self:
+        """Return the default recipe for a search: 20 epochs, and never fewer than 1,000 steps."""
+        images = len(task.train_labels)
+        batch = 512 if images >= 10_000 else 64
+        return cls(
+            steps=max(1_000, round(20 * images / batch)),
+            batch=batch,
+            lr=0.1 if has_norm(model) else 0.03,
+        )
+
+    @classmethod
+    def for_transfer(cls, model: nn.Module, task: Task) -> Self:  # noqa: ARG003
+        """Return the default recipe for retraining an architecture on a small task."""
+        return cls(steps=1_600, batch=64, lr=0.05 if has_norm(model) else 0.03)

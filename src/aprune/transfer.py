@@ -1,0 +1,152 @@
+"""`transfer`: an architecture gets fresh weights and is retrained on a new task."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from aprune.architecture import Architecture
+from aprune.connections import find_connections, shapes_of
+from aprune.errors import SettingError
+from aprune.initialise import Scheme, initialise
+from aprune.tasks import Task
+from aprune.trained import Trained, name_of
+from aprune.training import Curve, KeepMasked, Recipe, choose_device, evaluate, fit
+from aprune.training.network import Parent, network_for
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a retraining gave.
+
+    Attributes:
+        model: An ordinary network; weights outside the architecture are exactly zero.
+        accuracy: On the new task's test images, which were used for nothing else.
+        curve: Training loss of every step.
+        architecture: As it was retrained, adapted to the new task's shapes; None if dense.
+        provenance: All that determined the result.
+    """
+
+    model: nn.Module
+    accuracy: float
+    curve: Curve
+    architecture: Architecture | None
+    provenance: Mapping[str, Any]
+    trained: Trained = field(repr=False)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the class number of each uint8 image [N, C, H, W]."""
+        return self.trained.predict(images)
+
+    def save(self, path: Path | str) -> None:
+        """Write the model, ready to be loaded again with `load_model` for predictions."""
+        self.trained.save(path)
+
+
+def transfer(
+    architecture: Architecture | None,
+    parent: Parent,
+    task: Task,
+    *,
+    seed: int = 0,
+    recipe: Recipe | None = None,
+    init: Scheme = "auto",
+    epsilon: float = 0.01,
+    mismatch: Literal["random", "dense"] = "random",
+    start_from: Trained | None = None,
+    device: str | torch.device = "auto",
+    progress: bool | None = None,
+) -> Result:
+    """Retrain `architecture` on `task` from fresh weights and evaluate it.
+
+    Args:
+        architecture: What `find` returned; None retrains the dense parent.
+        parent: The parent it was found in: a name, a network, or a function that builds one for a
+            task. Input channels, image size and classes may differ from the search's.
+        task: The new task. Its test images are evaluated on once, at the end.
+        seed: Of the fresh weights and of the order of images.
+        recipe: How to train; None takes `Recipe.for_transfer`.
+        init: How fresh weights are drawn (see `initialise`).
+        epsilon: Standard deviation for `init="normal"`.
+        mismatch: What a layer gets whose shape differs from the search's: `random` connections at the
+            density that the layer had, or all of them (`dense`).
+        start_from: A network whose weights to start from in place of fresh ones, as
+            `search(..., weights=True)` keeps them. The last layer is drawn fresh where the classes
+            are others, and so is any tensor whose shape does not fit.
+        device: `auto`, `cpu` or `cuda`.
+        progress: Whether to show a bar; None shows it on a terminal.
+
+    Example:
+        >>> from aprune import Random, Recipe, find, load_task
+        >>> old, new = load_task("digits", classes=[0, 1, 2]), load_task("digits", classes=[3, 4])
+        >>> found = find("mlp", old, Random(), sparsity=0.9)
+        >>> result = transfer(found, "mlp", new, recipe=Recipe(steps=20, lr=0.05), device="cpu")
+        >>> 0.0 <= result.accuracy <= 1.0
+        True
+    """
+    where = choose_device(device)
+    model = network_for(parent, task, where, seed=seed, weights=False)
+    fitted, masks = _fit_masks(architecture, model, mismatch, seed)
+    initialise(model, masks, init, seed=seed, epsilon=epsilon)
+    if start_from is not None:
+        _load_what_fits(model, start_from, task)
+    recipe = recipe or Recipe.for_transfer(model, task)
+    placed = task.to(where)
+    hooks = [KeepMasked(model, masks)] if masks else []
+    curve = fit(
+        model, placed, recipe, seed=seed, hooks=hooks, title="retraining", progress=progress
+    )
+    accuracy = evaluate(model, placed)
+    provenance = {
+        "parent": name_of(model),
+        "architecture": dict(architecture.provenance) if architecture is not None else None,
+        "sparsity": fitted.sparsity if fitted is not None else 0.0,
+        "task": dict(task.provenance),
+        "recipe": {k: getattr(v, "__qualname__", v) for k, v in asdict(recipe).items()},
+        "init": init if start_from is None else "start_from",
+        "mismatch": mismatch,
+        "seed": seed,
+        "accuracy": accuracy,
+        "train_loss": curve.final(),
+    }
+    trained = Trained.of(model, task, provenance)
+    return Result(model, accuracy, curve, fitted, provenance, trained)
+
+
+def _fit_masks(
+    architecture: Architecture | None,
+    model: nn.Module,
+    mismatch: Literal["random", "dense"],
+    seed: int,
+) -> tuple[Architecture | None, dict[str, Tensor]]:
+    """Carry the architecture over to this network; None is dense."""
+    if architecture is None:
+        return None, {}
+    patterns = {key: _patterns(architecture.provenance.get(key)) for key in ("include", "exclude")}
+    connections = find_connections(model, **patterns)
+    fitted = architecture.adapt(shapes_of(connections), mismatch=mismatch, seed=seed)
+    return fitted, fitted.masks()
+
+
+def _patterns(value: Any) -> list[str] | None:
+    return [str(pattern) for pattern in value] if isinstance(value, list | tuple) else None
+
+
+def _load_what_fits(model: nn.Module, start: Trained, task: Task) -> None:
+    fresh, weights = model.state_dict(), start.model.state_dict()
+    if set(fresh) != set(weights):
+        odd = sorted(set(fresh) ^ set(weights))[0]
+        raise SettingError(
+            f"the weights to start from belong to another network: {odd!r} is in only one of them"
+        )
+    head = "" if start.classes == task.classes else list(find_connections(model))[-1]
+    head = head.rpartition(".")[0]
+    carried = {
+        name: value
+        for name, value in weights.items()
+        if value.shape == fresh[name].shape and not (head and name.rpartition(".")[0] == head)
+    }
+    model.load_state_dict({**fresh, **carried})
