@@ -5,8 +5,9 @@ other parameter with two or more dimensions that belongs to neither a norm nor a
 norms are not, unless they are asked for by name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Self
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -47,25 +48,45 @@ def find_connections(
     """
     included, excluded = _patterns(include), _patterns(exclude)
     found: dict[str, nn.Parameter] = {}
-    owners: dict[int, str] = {}
-    for prefix, module in model.named_modules():
-        for leaf, parameter in module.named_parameters(recurse=False):
-            name = f"{prefix}.{leaf}" if prefix else leaf
-            wanted = _matches(name, included) if included else _multiplies(module, parameter)
-            if not wanted or _matches(name, excluded):
-                continue
-            if id(parameter) in owners:
-                raise SettingError(
-                    f"{name} and {owners[id(parameter)]} share one tensor: exclude one of them"
-                )
-            owners[id(parameter)] = name
-            found[name] = parameter
+    names: dict[int, list[str]] = {}
+    for name, _, parameter in _every_parameter(model):
+        names.setdefault(id(parameter), []).append(name)
+    for name, module, parameter in _every_parameter(model):
+        wanted = _matches(name, included) if included else _multiplies(name, module, parameter)
+        if not wanted or _matches(name, excluded):
+            continue
+        if isinstance(module, parametrize.ParametrizationList):
+            raise SettingError(
+                f"{name} has a parametrisation already: fold or remove it before attaching"
+            )
+        if len(names[id(parameter)]) > 1:
+            raise SettingError(
+                f"{' and '.join(names[id(parameter)])} share one tensor, so a mask would fall "
+                "on all of them: exclude them"
+            )
+        found[name] = parameter
     if not found:
         raise SettingError(
             "the network has no connections: expected a parameter with two or more dimensions"
             + (f" among those matching {', '.join(included)}" if included else "")
         )
     return found
+
+
+def weights_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return every tensor that multiplies an input, whichever of them are searched.
+
+    A tensor that two layers share comes once, under its first name.
+
+    Example:
+        >>> list(weights_of(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))))
+        ['0.weight']
+    """
+    first: dict[int, tuple[str, nn.Parameter]] = {}
+    for name, module, parameter in _every_parameter(model):
+        if _multiplies(name, module, parameter):
+            first.setdefault(id(parameter), (name, parameter))
+    return dict(first.values())
 
 
 def shapes_of(connections: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -106,6 +127,11 @@ class TwoTemperatureMask(nn.Module):
         """Return the masked weights."""
         return relax(theta, self.w, self.t_l, self.t_s)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: ARG002
+        # `model.to(…)` would put a new tensor here, and whoever trains w would still hold the old.
+        self.w.data = fn(self.w.data)
+        return self
+
 
 def attach_masks(
     model: nn.Module, w: Mapping[str, Tensor], t_l: float, t_s: float
@@ -115,6 +141,7 @@ def attach_masks(
     Optimisers made before keep working: the weights stay the same parameters.
 
     Example:
+        >>> import torch
         >>> layer = nn.Linear(2, 1, bias=False)
         >>> _ = attach_masks(layer, {"weight": torch.tensor([[1.0, -1.0]])}, t_l=100.0, t_s=10.0)
         >>> (layer.weight != 0).tolist()
@@ -138,6 +165,7 @@ def fold(model: nn.Module, names: Iterable[str]) -> None:
     """Make the masked weights plain parameters again, in place.
 
     Example:
+        >>> import torch
         >>> layer = nn.Linear(2, 1, bias=False)
         >>> _ = attach_masks(layer, {"weight": torch.tensor([[1.0, -1.0]])}, t_l=100.0, t_s=10.0)
         >>> fold(layer, ["weight"])
@@ -154,8 +182,20 @@ def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
     return model.get_submodule(prefix), leaf
 
 
-def _multiplies(module: nn.Module, parameter: nn.Parameter) -> bool:
-    return parameter.dim() >= 2 and not isinstance(module, NORMS + _LOOKED_UP)
+def _every_parameter(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter]]:
+    """Go through the parameters by the names they have where nothing is parametrised."""
+    for prefix, module in model.named_modules():
+        for leaf, parameter in module.named_parameters(recurse=False):
+            name = f"{prefix}.{leaf}" if prefix else leaf
+            if isinstance(module, parametrize.ParametrizationList):
+                name = f".{prefix}".replace(".parametrizations.", ".").removeprefix(".")
+            yield name, module, parameter
+
+
+def _multiplies(name: str, module: nn.Module, parameter: nn.Parameter) -> bool:
+    # Attention has biases of three dimensions, bias_k and bias_v.
+    added = name.rpartition(".")[2].startswith("bias")
+    return parameter.dim() >= 2 and not added and not isinstance(module, NORMS + _LOOKED_UP)
 
 
 def _patterns(patterns: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -52,7 +52,8 @@ def check_writable(folder: Path | str) -> Path:
     folder = Path(folder)
     with writing(folder / ".aprune-probe"):
         pass
-    (folder / ".aprune-probe").unlink()
+    # another process may have looked at the same time
+    (folder / ".aprune-probe").unlink(missing_ok=True)
     return folder
 
 

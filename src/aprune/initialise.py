@@ -4,15 +4,17 @@ A mask takes inputs away from every unit, so a network under it needs other init
 dense parent. What fits depends on what a layer feeds; `choose_schemes` holds the rule.
 """
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from aprune.connections import NORMS, find_connections, has_norm
+from aprune.connections import NORMS, has_norm, weights_of
 from aprune.errors import SettingError
+from aprune.maths.seed import derive_seed
 
 Scheme = Literal["auto", "normal", "he", "he_density", "he_fan_in"]
 
@@ -32,7 +34,8 @@ def initialise(
 
     Args:
         model: The network; every module that can reset itself is reset.
-        masks: One boolean tensor a connection, or None for the dense network.
+        masks: One boolean tensor a connection, or None for the dense network. Biases and norms may
+            be among them; they start as they do without a mask.
         scheme: `normal` draws from N(0, ε²). `he` draws from N(0, 2/n) with n the inputs of a unit in
             the dense parent, `he_density` with n times the layer's density, `he_fan_in` with n the
             inputs that each unit has left. `auto` chooses between them (see `choose_schemes`).
@@ -52,17 +55,21 @@ def initialise(
         )
     masks = masks or {}
     parameters = dict(model.named_parameters())
-    connections = find_connections(model) | {name: parameters[name] for name in masks}
+    _check_masks(masks, parameters)
+    weights, transposed = weights_of(model), _transposed(model)
     schemes = choose_schemes(model) if scheme == "auto" else {}
+    devices = {parameter.device for parameter in parameters.values()}
+    own = derive_seed(seed, "weights")
+    generators = {device: torch.Generator(device).manual_seed(own) for device in devices}
     _reset(model, seed)
-    generator = torch.Generator(next(iter(connections.values())).device).manual_seed(seed)
     with torch.no_grad():
-        for name, weight in connections.items():
+        for name, weight in weights.items():
             mask = masks[name].to(weight.device) if name in masks else None
-            weight.normal_(generator=generator)
-            weight.mul_(_scale(weight, mask, schemes.get(name, scheme), epsilon))
-            if mask is not None:
-                weight.mul_(mask)
+            weight.normal_(generator=generators[weight.device])
+            how = schemes.get(name, scheme)
+            weight.mul_(_scale(weight, mask, how, epsilon, transposed.get(name)))
+        for name, mask in masks.items():
+            parameters[name].mul_(mask.to(parameters[name].device))
 
 
 def choose_schemes(model: nn.Module) -> dict[str, Scheme]:
@@ -79,34 +86,86 @@ def choose_schemes(model: nn.Module) -> dict[str, Scheme]:
         {'0.weight': 'he', '2.weight': 'he'}
     """
     scheme: Scheme = "he" if has_norm(model) else "he_fan_in"
-    return dict.fromkeys(find_connections(model), scheme)
+    return dict.fromkeys(weights_of(model), scheme)
 
 
-def _scale(weight: Tensor, mask: Tensor | None, scheme: Scheme, epsilon: float) -> Tensor | float:
+@contextlib.contextmanager
+def own_random_numbers(devices: Iterable[torch.device], seed: int) -> Iterator[None]:
+    """Seed the global generators for the block, and put them back afterwards.
+
+    Example:
+        >>> before = torch.get_rng_state()
+        >>> with own_random_numbers([torch.device("cpu")], seed=3):
+        ...     _ = torch.rand(2)
+        >>> torch.equal(before, torch.get_rng_state())
+        True
+    """
+    gpus = [device for device in devices if device.type == "cuda"]
+    with torch.random.fork_rng(devices=gpus):
+        # torch.manual_seed would reseed every GPU, also those that are not put back here.
+        torch.default_generator.manual_seed(seed)
+        for device in gpus:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def _check_masks(masks: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+    for name, mask in masks.items():
+        shape = tuple(parameters[name].shape) if name in parameters else None
+        if tuple(mask.shape) != shape:
+            there = f"a parameter of shape {shape}" if shape is not None else "no such parameter"
+            raise SettingError(
+                f"the mask of {name!r} has shape {tuple(mask.shape)}, but the network has {there}: "
+                "expected the masks of an architecture of this network"
+            )
+
+
+def _scale(
+    weight: Tensor, mask: Tensor | None, scheme: Scheme, epsilon: float, groups: int | None
+) -> Tensor | float:
     if scheme == "normal":
         return epsilon
-    inputs = weight[0].numel()
+    units = weight.shape[0] if groups is None else groups * weight.shape[1]
+    inputs = weight.numel() // units
     if mask is None or scheme == "he":
         return math.sqrt(2.0 / inputs)
     if scheme == "he_density":
         return math.sqrt(2.0 / max(1.0, inputs * mask.float().mean().item()))
-    active = mask.flatten(1).sum(1).clamp(min=1).to(weight.dtype)
-    return (2.0 / active).sqrt().reshape(-1, *[1] * (weight.dim() - 1))
+    return (2.0 / _count_inputs(mask, groups).clamp(min=1).to(weight.dtype)).sqrt()
+
+
+def _count_inputs(mask: Tensor, groups: int | None) -> Tensor:
+    """Count the inputs left to the unit of each connection, in a shape that fits the mask."""
+    ones = [1] * (mask.dim() - 2)
+    if groups is None:
+        return mask.flatten(1).sum(1).reshape(-1, 1, *ones)
+    # a transposed convolution has its units in the second dimension, a group of inputs at a time
+    grouped = mask.reshape(groups, -1, mask.shape[1], mask[0, 0].numel())
+    counts = grouped.sum((1, 3), keepdim=True).expand(-1, grouped.shape[1], -1, -1)
+    return counts.reshape(*mask.shape[:2], *ones)
+
+
+def _transposed(model: nn.Module) -> dict[str, int]:
+    """Return the number of groups of each transposed convolution, by the name of its weight."""
+    return {
+        f"{name}.weight".removeprefix("."): module.groups
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.conv._ConvTransposeNd)
+    }
 
 
 def _reset(model: nn.Module, seed: int) -> None:
     """Let every module reset itself, then set biases to zero."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=[d.index or 0 for d in devices]):
-        torch.manual_seed(seed)
+    with own_random_numbers({p.device for p in model.parameters()}, seed):
         for module in model.modules():
             if isinstance(module, NORMS) or not _holds_big_weight(module):
                 reset = getattr(module, "reset_parameters", None)
                 if callable(reset):
                     reset()
-            bias = getattr(module, "bias", None)
-            if isinstance(bias, Tensor):
-                nn.init.zeros_(bias)
+            for name, parameter in module.named_parameters(recurse=False):
+                if name == "bias" or name.endswith("_bias"):
+                    nn.init.zeros_(parameter)
 
 
 def _holds_big_weight(module: nn.Module) -> bool:

@@ -1,9 +1,8 @@
 """`find`: an architecture inside a parent network, searched on a large task."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from aprune.methods import AP, Method
 from aprune.parents import parent_for
 from aprune.tasks import Task
 from aprune.trained import Trained, name_of
-from aprune.training import Curve, Recipe, choose_device, evaluate
+from aprune.training import Curve, Recipe, choose_device, describe_settings, evaluate
 from aprune.training.network import Parent, network_for
 
 
@@ -109,7 +108,7 @@ def find(
         >>> find("mlp", load_task("digits"), Random(), sparsity=0.9)
         Architecture(...)
     """
-    several = not isinstance(sparsity, int | float)
+    several = isinstance(sparsity, Iterable) and not isinstance(sparsity, str)
     found = search(
         parent,
         task,
@@ -144,16 +143,15 @@ def search(
         raise SettingError("no sparsity was given: expected at least one number below 1")
     place_at = choose_device(device)
     model = network_for(parent, task, place_at, seed=seed, weights=method.needs_weights)
-    names = list(find_connections(model, include=include, exclude=exclude))
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    total = sum(torch.Size(shapes[name]).numel() for name in names)
+    connections = find_connections(model, include=include, exclude=exclude)
+    total = sum(tensor.numel() for tensor in connections.values())
     ordered = sorted({check_sparsity(s) for s in sparsities})
     for wanted in ordered:
         keep_count(total, wanted)  # fails now rather than at the end
     recipe = recipe or Recipe.for_search(model, task)
     outcome = method.search(
         model,
-        names,
+        list(connections),
         task.to(place_at),
         ordered,
         recipe=recipe,
@@ -165,8 +163,8 @@ def search(
     origin = {
         "parent": name_of(model),
         "method": method.name,
-        "settings": _plain(method),
-        "recipe": _plain(recipe) if outcome.steps else None,
+        "settings": describe_settings(method),
+        "recipe": describe_settings(recipe) if outcome.steps else None,
         "task": dict(task.provenance),
         "input": list(task.shape),
         "classes": task.num_classes,
@@ -195,15 +193,7 @@ def _trained(
 ) -> Trained:
     model = parent_for(parent, task)
     model.load_state_dict(state)
-    return Trained.of(model, task, dict(architecture.provenance))
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    """Turn a frozen dataclass into something that JSON can hold; functions become their names."""
-    return {
-        key: getattr(value, "__qualname__", repr(value)) if callable(value) else value
-        for key, value in dataclasses.asdict(settings).items()
-    }
+    return Trained.of(model.eval(), task, dict(architecture.provenance))
 
 
 def _listed(patterns: str | Sequence[str] | None) -> list[str] | None:

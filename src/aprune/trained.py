@@ -12,13 +12,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from aprune.architecture.bits import pack, packed_size, unpack
-from aprune.errors import ApruneError, FileError
+from aprune.errors import ApruneError, FileError, ParentError
 from aprune.files import writing
 from aprune.parents import parent_for, parent_names
 from aprune.tasks import Task
 from aprune.training import predict
 
 _FORMAT, _VERSION = "aprune.model", "1"
+# What reading numbers and shapes that somebody made up can end in.
+_DAMAGED = (KeyError, TypeError, ValueError, OverflowError, RuntimeError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,16 +64,20 @@ class Trained:
     def save(self, path: Path | str) -> None:
         """Write the model: of a sparse tensor only the weights that are there, and one bit a place."""
         tensors: dict[str, Tensor] = {}
+        stored: set[int] = set()
         for name, value in self.model.state_dict().items():
             value = value.detach().cpu().contiguous()
             there = value != 0
-            if value.dim() >= 2 and there.float().mean() < 0.9:
+            if value.dim() >= 2 and int(there.count_nonzero()) < 0.9 * value.numel():
                 tensors[f"bits:{name}"] = torch.frombuffer(
                     bytearray(pack(there)), dtype=torch.uint8
                 )
                 tensors[f"values:{name}"] = value[there]
             else:
-                tensors[f"dense:{name}"] = value
+                # the format refuses two names for one storage, which layers may well share
+                shared = value.untyped_storage().data_ptr() in stored
+                stored.add(value.untyped_storage().data_ptr())
+                tensors[f"dense:{name}"] = value.clone() if shared else value
         tensors["mean"], tensors["std"] = self.mean.contiguous(), self.std.contiguous()
         about = {
             "parent": self.parent,
@@ -79,9 +85,13 @@ class Trained:
             "classes": list(self.classes),
             "provenance": dict(self.provenance),
         }
-        metadata = {"format": _FORMAT, "version": _VERSION, "about": json.dumps(about)}
-        with writing(path) as temporary:
-            save_file(tensors, str(temporary), metadata=metadata)
+        text = json.dumps(about, default=str)  # whatever a user's own task says of itself
+        metadata = {"format": _FORMAT, "version": _VERSION, "about": text}
+        try:
+            with writing(path) as temporary:
+                save_file(tensors, str(temporary), metadata=metadata)
+        except SafetensorError as error:
+            raise FileError(f"cannot write {path}: {error}; choose another place") from error
 
 
 def name_of(model: nn.Module) -> str:
@@ -114,9 +124,11 @@ def load_model(path: Path | str, parent: Any = None) -> Trained:
                 f"{path} was built from {about.parent!r}, which is not one of aprune's parents: "
                 "say how to build it with the argument parent"
             )
-        model = parent_for(parent or about.parent, about)
+        model = parent_for(about.parent if parent is None else parent, about)
         shapes = {name: value.shape for name, value in model.state_dict().items()}
         model.load_state_dict(_unpack(tensors, shapes))
+        if not tensors["mean"].shape == tensors["std"].shape == about.shape[:1]:
+            raise ValueError("not one mean and deviation a channel")
         return Trained(
             model.eval(),
             about.parent,
@@ -128,8 +140,16 @@ def load_model(path: Path | str, parent: Any = None) -> Trained:
         )
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise FileError(f"{path} is damaged or does not fit its parent: get it anew") from error
+    except ParentError as error:
+        if parent is not None:  # theirs is the better explanation
+            raise
+        raise FileError(_damaged(path)) from error
+    except (SafetensorError, *_DAMAGED) as error:
+        raise FileError(_damaged(path)) from error
+
+
+def _damaged(path: Path | str) -> str:
+    return f"{path} is damaged or does not fit its parent: get it anew"
 
 
 class _About:
@@ -158,6 +178,9 @@ def _unpack(tensors: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> 
         bits, values = tensors[f"bits:{name}"], tensors[f"values:{name}"]
         if bits.dtype != torch.uint8 or len(bits) != packed_size(tuple(shape)):
             raise ValueError("wrong number of bits")
+        there = unpack(bits.numpy().tobytes(), tuple(shape))
+        if values.shape != (int(there.count_nonzero()),):
+            raise ValueError("wrong number of values")
         state[name] = torch.zeros(shape, dtype=values.dtype)
-        state[name][unpack(bits.numpy().tobytes(), tuple(shape))] = values
+        state[name][there] = values
     return state

@@ -1,7 +1,7 @@
 """`transfer`: an architecture gets fresh weights and is retrained on a new task."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,12 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from aprune.architecture import Architecture
-from aprune.connections import find_connections, shapes_of
+from aprune.connections import find_connections, shapes_of, weights_of
 from aprune.errors import SettingError
 from aprune.initialise import Scheme, initialise
+from aprune.maths.seed import derive_seed
 from aprune.tasks import Task
 from aprune.trained import Trained, name_of
-from aprune.training import Curve, KeepMasked, Recipe, choose_device, evaluate, fit
+from aprune.training import (
+    Curve,
+    KeepMasked,
+    Recipe,
+    choose_device,
+    describe_settings,
+    evaluate,
+    fit,
+)
 from aprune.training.network import Parent, network_for
 
 
@@ -23,7 +32,8 @@ class Result:
     """What a retraining gave.
 
     Attributes:
-        model: An ordinary network; weights outside the architecture are exactly zero.
+        model: An ordinary network in evaluation mode; weights outside the architecture are exactly
+            zero.
         accuracy: On the new task's test images, which were used for nothing else.
         curve: Training loss of every step.
         architecture: As it was retrained, adapted to the new task's shapes; None if dense.
@@ -90,7 +100,8 @@ def transfer(
     where = choose_device(device)
     model = network_for(parent, task, where, seed=seed, weights=False)
     fitted, masks = _fit_masks(architecture, model, mismatch, seed)
-    initialise(model, masks, init, seed=seed, epsilon=epsilon)
+    # not the numbers that a search with the same seed started from: a mask remembers those
+    initialise(model, masks, init, seed=derive_seed(seed, "transfer"), epsilon=epsilon)
     if start_from is not None:
         _load_what_fits(model, start_from, task)
     recipe = recipe or Recipe.for_transfer(model, task)
@@ -105,14 +116,14 @@ def transfer(
         "architecture": dict(architecture.provenance) if architecture is not None else None,
         "sparsity": fitted.sparsity if fitted is not None else 0.0,
         "task": dict(task.provenance),
-        "recipe": {k: getattr(v, "__qualname__", v) for k, v in asdict(recipe).items()},
+        "recipe": describe_settings(recipe),
         "init": init if start_from is None else "start_from",
         "mismatch": mismatch,
         "seed": seed,
         "accuracy": accuracy,
         "train_loss": curve.final(),
     }
-    trained = Trained.of(model, task, provenance)
+    trained = Trained.of(model.eval(), task, provenance)
     return Result(model, accuracy, curve, fitted, provenance, trained)
 
 
@@ -142,11 +153,14 @@ def _load_what_fits(model: nn.Module, start: Trained, task: Task) -> None:
         raise SettingError(
             f"the weights to start from belong to another network: {odd!r} is in only one of them"
         )
-    head = "" if start.classes == task.classes else list(find_connections(model))[-1]
-    head = head.rpartition(".")[0]
+    last = list(weights_of(model))[-1]
+    layer = last.rpartition(".")[0]
+    head = {name for name in fresh if name == last or (layer and name.startswith(f"{layer}."))}
+    if start.classes == task.classes:
+        head = set()
     carried = {
         name: value
         for name, value in weights.items()
-        if value.shape == fresh[name].shape and not (head and name.rpartition(".")[0] == head)
+        if value.shape == fresh[name].shape and name not in head
     }
     model.load_state_dict({**fresh, **carried})

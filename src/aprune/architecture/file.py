@@ -95,7 +95,7 @@ def _read(file: Any) -> Content:
     _check_version(metadata)
     for key in ("fingerprint", "tensors", "provenance", "checksum"):
         if key not in metadata:
-            raise ArchitectureError(f"the file is damaged: its {key} is missing")
+            raise ArchitectureError(f"the file is damaged: it has no {key}")
     shapes = _parse_shapes(metadata["tensors"])
     if metadata["fingerprint"] != fingerprint(shapes):
         raise ArchitectureError("the file is damaged: its shapes do not have its fingerprint")

@@ -13,8 +13,9 @@ w at t_s. What is recorded is L itself, at the binary mask m = 1[w > 0], on all 
 at, by the same rule for every t_s.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,19 @@ _POINTS = 120  # recorded iterations, evenly spaced on a logarithmic axis
 class Setting:
     """What the paper leaves open, the same for all temperatures.
 
-    SETTING_RULE
+    The penalty states the problem. At 0.01 on the digits, adding, dropping and exchanging single
+    connections with exact refits ends at 7 of 64 connections and 0.249: a mark to read curves by.
+
+    Step and spreads were then chosen in favour of the *exact* gradient: of 96 settings (step
+    0.3 … 10, spread_w 0.01 … 0.3, spread_theta 0.01 … 1) the one where t_s = t_l ends lowest on the
+    training images of the digits 0 and 1, as the mean of 20 seeds from 100 on. The mean of all
+    three t_s is lowest there too. MNIST uses it unchanged. Over the 96 settings t_l/100 ended below
+    t_l in 1,871 of 1,920 pairs, and on all 20 seeds in 73 of them; 17 of the other 23 have
+    spread_theta = 1. Left out, because the paper starts w small: spread_w = 1 with step 3, where t_l
+    ends a little lower still (0.281 against 0.283, 40 seeds) and below t_l/100 on one seed of 40.
+
+    With this setting t_l/1000 keeps about 2 connections. It prunes everything with a penalty of
+    0.03, and on some seeds where spread_w is 0.1 or less.
 
     Attributes:
         penalty: γ, the price of a connection and of a squared weight.
@@ -104,8 +117,8 @@ def descend(
     w, theta, batches = _start(pixels, seeds, iterations, setting)
     w, theta = (tensor.expand(len(t_s), -1, -1) for tensor in (w, theta))
     moments = choose_iterations(iterations)
-    recorded = [_record(w, theta, pixels, labels, setting.penalty)]
-    with bar("figure 1", iterations) as advance:
+    with _one_thread(), bar("figure 1", iterations) as advance:
+        recorded = [_record(w, theta, pixels, labels, setting.penalty)]
         for iteration, chosen in enumerate(batches, start=1):
             gradients = _differentiate(
                 w, theta, pixels[chosen], labels[chosen], t_l, t_s, setting.penalty
@@ -152,7 +165,18 @@ def choose_iterations(iterations: int) -> list[int]:
         [0, 1, 2, 3, 4, 5]
     """
     ratios = torch.linspace(0, 1, _POINTS, dtype=torch.float64)
-    return sorted({0, *(iterations**ratios).round().int().tolist()})
+    return sorted({0, iterations, *(iterations**ratios).round().int().tolist()})
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch to one thread: steps this small only wait for others, and sums keep their order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _start(

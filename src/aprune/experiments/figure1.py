@@ -7,6 +7,7 @@ gradient of w against the penalty on w, which a step size of its own for w could
 share belongs to which takes a study that varies both; this figure does not tell.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,9 +162,20 @@ def draw(frame: "pd.DataFrame") -> "Figure":
             axes.fill_between(x, curve["min"], curve["max"], color=colour, alpha=0.2, linewidth=0)
             label = f"$t_s = {_NAMES[t_s]}$,  $|m|$ = {active:.1f}"
             axes.plot(x, curve["mean"], color=colour, linestyle=style.DASHES[look], label=label)
-        axes.set_xscale("log")
+        axes.axhline(math.log(2), color="0.5", linewidth=0.6, linestyle=":", zorder=0)
+        axes.annotate(
+            "empty model",
+            (0.99, math.log(2)),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize=6,
+            color="0.4",
+        )
         axes.set_xlim(1, max(last, 2))
         axes.set_xlabel("iteration")
         axes.set_ylabel("objective at the binary mask")
+        style.make_logarithmic(axes)
         axes.legend(loc="upper right")
     return figure

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aprune.files import writing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLUMN_WIDTH = 3.5  # inches: one column of a two-column page
@@ -120,6 +121,26 @@ def make_figure(width: float = COLUMN_WIDTH, height: float | None = None) -> "Fi
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, width / 1.618 if height is None else height))
+
+
+def make_logarithmic(axes: "Axes") -> None:
+    """Make both axes logarithmic, with plain numbers (0.5, 1, 100), more of them upwards.
+
+    Example:
+        >>> with styled():
+        ...     axes = make_figure().add_subplot()
+        ...     make_logarithmic(axes)
+        >>> axes.get_xscale(), axes.get_yscale()
+        ('log', 'log')
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def save(figure: "Figure", path: Path | str) -> tuple[Path, Path]:

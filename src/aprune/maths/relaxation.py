@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aprune.errors import SettingError
+
 
 def relax(theta: Tensor, w: Tensor, t_l: float, t_s: float) -> Tensor:
     """Mask the weights `theta` by σ(t_l·w), with the gradient to `w` taken at t_s.
@@ -40,6 +42,10 @@ def relax(theta: Tensor, w: Tensor, t_l: float, t_s: float) -> Tensor:
         >>> [round(value, 4) for value in w.grad.tolist()]
         [0.3932, 0.5, 0.3932]
     """
+    if theta.shape != w.shape:
+        raise SettingError(
+            f"theta has shape {tuple(theta.shape)} and w {tuple(w.shape)}: expected one w a weight"
+        )
     masked: Tensor = _Relax.apply(theta, w, t_l, t_s)  # type: ignore[no-untyped-call]
     return masked
 

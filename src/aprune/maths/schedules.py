@@ -45,6 +45,16 @@ def one_cycle(step: int, steps: int, *, warmup: float = 0.2) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
 
+def warm_up(step: int, steps: int, *, length: float = 0.4) -> float:
+    """Rise linearly to 1 over the first `length` of the steps, and stay there.
+
+    Example:
+        >>> [warm_up(step, 10) for step in (0, 1, 3, 9)]
+        [0.25, 0.5, 1.0, 1.0]
+    """
+    return min(1.0, (step + 1) / max(1.0, length * steps))
+
+
 def ramp(step: int, steps: int, *, start: float, end: float, power: float = 3.0) -> float:
     """Rise from 0 at `start`·steps to 1 at `end`·steps, quickly at first: 1 − (1 − x)^power.
 
@@ -63,6 +73,7 @@ SCHEDULES: dict[str, Schedule] = {
     "constant": constant,
     "inverse_sqrt": inverse_sqrt,
     "one_cycle": one_cycle,
+    "warm_up": warm_up,
 }
 
 

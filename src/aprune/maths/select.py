@@ -1,9 +1,8 @@
 """From scores to masks with an exact number of connections, and exact numbers from a sparsity."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -70,8 +69,7 @@ def keep_largest(scores: Mapping[str, Tensor], kept: int) -> dict[str, Tensor]:
     tensor, whatever its memory format. So for one set of scores fewer connections are always a
     subset of more. A score of −inf is kept last.
 
-    The threshold is found digit by digit with histograms (radix selection), which is exact, needs
-    no copy of the scores and runs where they live.
+    This takes one copy of the scores, and about a second for 140 M of them.
 
     Args:
         scores: tensors of any shape, real dtype and device, by name.
@@ -88,26 +86,24 @@ def keep_largest(scores: Mapping[str, Tensor], kept: int) -> dict[str, Tensor]:
         >>> masks["a"].tolist(), masks["b"].tolist()
         ([True, False], [False, True])
     """
-    _check_kept(kept, sum(score.numel() for score in scores.values()))
-    masks = {
-        name: torch.zeros(score.shape, dtype=torch.bool, device=score.device)
-        for name, score in scores.items()
-    }
+    for name, score in scores.items():
+        if bool(score.isnan().any()):
+            raise SettingError(
+                f"a score of {name!r} is not a number (NaN): the weight or the gradient that it "
+                "comes from has overflowed, so lower the learning rate"
+            )
     dtype = _common_dtype(scores)
-    for name, score in scores.items():
-        _check_numbers(name, score)
-    if kept == 0:
-        return masks
     threshold, ties = _find_threshold(scores, kept, dtype)
+    masks = {}
     for name, score in scores.items():
-        flat = masks[name].view(-1)
-        for start, keys in _pieces(score, dtype):
-            chosen = keys > threshold
-            if ties:
-                equal = _first(keys == threshold, ties)
-                ties -= int(equal.count_nonzero())
-                chosen |= equal
-            flat[start : start + chosen.numel()] = chosen
+        same = score.detach().to(dtype)
+        # Contiguous, whatever the scores are: ties are taken in row-major order.
+        mask = (same > threshold).contiguous()
+        if ties:
+            equal = _first((same == threshold).reshape(-1), ties)
+            ties -= _count(equal)
+            mask.view(-1).logical_or_(equal)
+        masks[name] = mask
     return masks
 
 
@@ -172,74 +168,86 @@ def _check_kept(kept: int, total: int) -> None:
         )
 
 
-def _check_numbers(name: str, score: Tensor) -> None:
-    if score.is_complex():
-        raise SettingError(f"the scores of {name!r} are complex: expected real numbers")
-    if any(bool(piece.isnan().any()) for piece in _split(score)):
-        raise SettingError(
-            f"a score of {name!r} is not a number (NaN): the gradient or the weight that it comes "
-            "from has overflowed, so lower the learning rate"
-        )
-
-
 def _common_dtype(scores: Mapping[str, Tensor]) -> torch.dtype:
-    """Find one dtype in which all scores can be compared: 32 bits where no score has more."""
-    common = reduce(torch.promote_types, (s.dtype for s in scores.values()), torch.bool)
-    if not common.is_floating_point:
+    """Find one dtype to compare all scores in, and which numpy knows."""
+    dtypes = {score.dtype for score in scores.values()}
+    floating = {dtype for dtype in dtypes if dtype.is_floating_point}
+    if not floating:
         return torch.int64
-    return torch.float64 if common is torch.float64 else torch.float32
+    return torch.float32 if dtypes == floating - {torch.float64} else torch.float64
 
 
-def _split(score: Tensor) -> tuple[Tensor, ...]:
-    """Cut the scores, in row-major order, into pieces that fit a cache or fill a GPU."""
-    return torch.split(score.detach().reshape(-1), 2**24 if score.is_cuda else 2**18)
+def _find_threshold(
+    scores: Mapping[str, Tensor], kept: int, dtype: torch.dtype
+) -> tuple[float, int]:
+    """Find the `kept`-th largest score, and how many of those that equal it are to be kept."""
+    total = sum(score.numel() for score in scores.values())
+    _check_kept(kept, total)
+    if kept == 0:
+        return math.inf, 0
+    flat = torch.empty(total, dtype=dtype, device=next(iter(scores.values())).device)
+    end = 0
+    for score in scores.values():
+        begin, end = end, end + score.numel()
+        flat[begin:end].view(score.shape).copy_(score.detach())
+    if flat.is_cuda:
+        threshold = _bisect(flat, kept)
+    else:
+        # Several times as fast as torch's own on the CPU, which would also carry the indices.
+        flat.numpy().partition(total - kept)
+        threshold = flat[total - kept].item()
+    return threshold, kept - _count(flat > threshold)
 
 
-def _pieces(score: Tensor, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
-    """Yield (first index, integers in the order of the scores) in row-major order.
+def _bisect(flat: Tensor, kept: int) -> float:
+    """Find the `kept`-th largest value by counting what lies above a guess.
 
-    The bits of a positive float, read as an integer, are ordered as the float is; those of a
-    negative one the other way round, which flipping all but the sign repairs.
+    The guesses are bit patterns, so as many as a number has bits lead to the very value. On a GPU
+    counting is quick, while `kthvalue` refuses to run where results must be reproducible and
+    sorting takes six times the memory.
     """
-    start = 0
-    for piece in _split(score):
-        keys = piece.to(dtype)
-        if dtype.is_floating_point:
-            # Adding zero turns −0 into 0, which is its equal.
-            keys = (keys + 0.0).view(torch.int64 if dtype is torch.float64 else torch.int32)
-            info = torch.iinfo(keys.dtype)
-            keys ^= (keys >> (info.bits - 1)) & info.max
-        yield start, keys
-        start += piece.numel()
+    keys = flat.view(torch.int32 if flat.dtype is torch.float32 else torch.int64)
+    floating = flat.is_floating_point()
+    if floating:
+        _flip_negative(keys)
+    low, high = torch.iinfo(keys.dtype).min, torch.iinfo(keys.dtype).max
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _count(keys >= middle) >= kept:
+            low = middle
+        else:
+            high = middle - 1
+    found = torch.tensor([low], dtype=keys.dtype)
+    if floating:
+        _flip_negative(keys)
+        _flip_negative(found)
+    return found.view(flat.dtype).item()
 
 
-def _find_threshold(scores: Mapping[str, Tensor], kept: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Find the key of the `kept`-th largest score, and how many equal to it are to be kept."""
-    width = 32 if dtype is torch.float32 else 64
-    threshold, missing = 0, kept
-    for shift in range(width - 16, -1, -16):
-        leading = shift == width - 16
-        counts = torch.zeros(2**16, dtype=torch.int64)
-        for score in scores.values():
-            for _, keys in _pieces(score, dtype):
-                digits = keys >> shift
-                if leading:
-                    digits += 2**15  # the sign is in here: −2¹⁵ … 2¹⁵ − 1 becomes 0 … 2¹⁶ − 1
-                else:
-                    digits = digits[(digits >> 16) == threshold] & (2**16 - 1)
-                counts += torch.bincount(digits, minlength=2**16).cpu()
-        from_above = counts.flip(0).cumsum(0)
-        place = int(torch.searchsorted(from_above, missing))
-        digit = 2**16 - 1 - place
-        missing -= int(from_above[place] - counts[digit])
-        threshold = digit - 2**15 if leading else (threshold << 16) + digit
-    return threshold, missing
+def _flip_negative(keys: Tensor) -> None:
+    """Turn the bits of floats into integers of the same order, or back, in place.
+
+    Read as integers, the bits of negative floats are in reverse order: all but their sign is
+    inverted.
+    """
+    info = torch.iinfo(keys.dtype)
+    for piece in torch.split(keys, 2**24):  # so that it needs little memory
+        piece ^= (piece >> (info.bits - 1)) & info.max
+
+
+def _count(marked: Tensor) -> int:
+    """Count what is true, piece by piece: a GPU makes 8 bytes of each before it adds them up."""
+    return sum(int(piece.count_nonzero()) for piece in torch.split(marked, 2**24))
 
 
 def _first(marked: Tensor, count: int) -> Tensor:
-    """Keep the first `count` that are true, in place."""
-    if int(marked.count_nonzero()) > count:
-        marked[int(marked.nonzero()[count - 1]) + 1 :] = False
+    """Keep the first `count` that are true, in place; the others become false."""
+    for piece in torch.split(marked, 2**22):  # so that the indices need little memory
+        found = int(piece.count_nonzero())
+        if found > count:
+            after = int(piece.nonzero()[count - 1]) + 1 if count else 0
+            piece[after:] = False
+        count = max(0, count - found)
     return marked
 
 
@@ -271,6 +279,6 @@ def _toss(drawn: Tensor, odds: float, generator: torch.Generator) -> int:
     """Fill a mask by tossing a coin for each place, and count."""
     if odds <= 0:
         return 0
-    for piece in _split(drawn):
+    for piece in torch.split(drawn, 2**22):  # so that the random numbers need little memory
         torch.lt(torch.rand(piece.numel(), generator=generator), odds, out=piece)
     return int(drawn.count_nonzero())

@@ -37,12 +37,15 @@ class AP:
         steps: Length of the search. `find` sets it to the steps of the recipe.
         t_l: Inverse temperature of the forward pass.
         t_s: Inverse temperature of the backward pass.
-        w_scale: Standard deviation ε_w of w₀ ~ |N(0, ε_w²)|.
+        w_scale: Standard deviation ε_w of w₀ ~ |N(0, ε_w²)|. Wide, so that few connections stand
+            near the threshold at any time: deep networks without norms die of many flips at once.
         theta_start: `he`; or `parent`, the weights that the network comes with; or a number ε_θ for
             θ₀ ~ N(0, ε_θ²).
         w_step: Step size α of w; how far a connection with a typical gradient moves in a step if
             `relative`, otherwise the factor of the gradient.
-        w_schedule: How α changes: a schedule's name or a function of (step, steps).
+        w_schedule: How α changes over the steps after the dense start: a schedule's name or a
+            function of (step, steps). It rises slowly by default: the first steps of w reach the
+            layers with the largest gradients, which must not lose many connections at once.
         relative: Whether α is divided by the running root mean square of the gradient of all
             connections, which makes one `w_step` fit parents of every size.
         gamma: The penalty γ; `auto` takes, at each step, the smallest γ that brings the sparsity to
@@ -61,10 +64,10 @@ class AP:
     steps: int | None = None
     t_l: float = 100.0
     t_s: float = 10.0
-    w_scale: float = 0.5
+    w_scale: float = 2.0
     theta_start: Literal["he", "parent"] | float = "he"
-    w_step: float = 0.01
-    w_schedule: str | Schedule = "constant"
+    w_step: float = 0.02
+    w_schedule: str | Schedule = "warm_up"
     relative: bool = True
     gamma: float | Literal["auto"] = "auto"
     dense_start: float | None = None
@@ -249,7 +252,9 @@ class Search(Hook):
 
     def before(self, step: int) -> None:
         """Set this step's size of w and its sparsity."""
-        self._descent.step_size.fill_(self.method.w_step * self._schedule(step, self.steps))
+        first = self._first_descent
+        factor = self._schedule(max(0, step - first), self.steps - first)
+        self._descent.step_size.fill_(self.method.w_step * factor)
         self._descent.keep.fill_(1.0 - self._scheduled(step))
 
     def on_update(self) -> None:

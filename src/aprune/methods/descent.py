@@ -28,7 +28,12 @@ class Descent:
     """
 
     def __init__(
-        self, w: Sequence[Tensor], *, relative: bool, gamma: float | None, seed: int = 0
+        self,
+        w: Sequence[Tensor],
+        *,
+        relative: bool,
+        gamma: float | None,
+        seed: int = 0,
     ) -> None:
         self.w = list(w)
         self.relative, self.chooses_gamma = relative, gamma is None
@@ -67,10 +72,14 @@ class Descent:
         return int(torch.stack([(w > 0).sum() for w in self.w]).sum())
 
     def _relative(self, square: Tensor) -> Tensor:
-        """Divide the step size by the running root mean square, guarded against zero."""
+        """Divide the step size by the root mean square of the gradient, guarded against zero.
+
+        The larger of the running and the present one counts: when the loss jumps, so does the
+        gradient, and a running mean alone would let w leap just when it should hold still.
+        """
         self._mean_square.lerp_(square, 1 - _MEMORY)
         self._weight.lerp_(torch.ones_like(self._weight), 1 - _MEMORY)
-        root = (self._mean_square / self._weight).sqrt()
+        root = torch.maximum(self._mean_square / self._weight, square).sqrt()
         return torch.where(root > 0, self.step_size / root, 0.0)
 
     def _least_drift(self, gradients: Sequence[Tensor], alpha: Tensor) -> Tensor:

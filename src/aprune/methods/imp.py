@@ -27,8 +27,8 @@ class IMP:
     Attributes:
         rounds: How often to train and prune; each keeps the same fraction of what is left.
         rewind: The step whose weights every round starts from; 0 is the initial weights.
-        steps: Training steps of one round; None takes those of the recipe, so that the whole search
-            costs `rounds` times as much as training once.
+        steps: Training steps of one round; None shares those of the recipe out among the rounds, so
+            that the whole search costs as much as one of AP's.
     """
 
     name: ClassVar[str] = "imp"
@@ -60,7 +60,7 @@ class IMP:
         progress: bool | None = None,
     ) -> Outcome:
         """Train and prune, round after round; each sparsity is taken in the first round to reach it."""
-        recipe = recipe.but(steps=self.steps)
+        recipe = recipe.but(steps=self.steps or max(1, recipe.steps // self.rounds))
         if self.rewind >= recipe.steps:
             raise SettingError(
                 f"rewind is step {self.rewind}, but a round has only {recipe.steps} steps"

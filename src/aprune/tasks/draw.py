@@ -27,6 +27,8 @@ def shuffled(count: int, *key: int | str) -> torch.Tensor:
         >>> sorted(shuffled(5, 1, "classes").tolist())
         [0, 1, 2, 3, 4]
     """
-    digest = hashlib.sha256(json.dumps(key).encode()).digest()
+    digest = hashlib.sha256(
+        json.dumps([part if isinstance(part, str) else int(part) for part in key]).encode()
+    ).digest()
     words = np.random.PCG64(int.from_bytes(digest, "little")).random_raw(count)
     return torch.from_numpy(np.argsort(words, kind="stable").astype(np.int64))

@@ -60,8 +60,8 @@ def make_task(
             "checksum": data.checksum,
             "classes": chosen,
             "images": len(train),
-            "seed": seed,
-            "size": size,
+            "seed": int(seed),
+            "size": None if size is None else int(size),
         },
     )
 
@@ -70,6 +70,14 @@ def choose_classes(
     data: DataSet, classes: int | Sequence[int] | Sequence[str] | None, seed: int
 ) -> list[int]:
     """Return the original numbers of the classes asked for, in the order of their new labels.
+
+    Args:
+        data: Where to choose from.
+        classes: How many, or which; see `make_task`.
+        seed: Decides which are drawn.
+
+    Returns:
+        Numbers into `data.classes`; drawn ones are sorted.
 
     Example:
         >>> from aprune.tasks.digits import read_digits
@@ -110,6 +118,15 @@ def choose_images(
 
     Images are dealt out to the classes in turn, each class in an order of its own that depends on
     the seed: so the counts differ by at most one, and fewer images are always among more.
+
+    Args:
+        data: Where to choose from.
+        classes: Original numbers of the classes.
+        images: How many in all; `None` for all there are.
+        seed: Decides which are drawn.
+
+    Returns:
+        Sorted indices into `data.train_images`.
 
     Example:
         >>> from aprune.tasks.digits import read_digits

@@ -3,6 +3,16 @@
 from aprune.training.device import choose_device
 from aprune.training.evaluate import evaluate, predict
 from aprune.training.fit import Curve, Hook, KeepMasked, fit
-from aprune.training.recipe import Recipe
+from aprune.training.recipe import Recipe, describe_settings
 
-__all__ = ["Curve", "Hook", "KeepMasked", "Recipe", "choose_device", "evaluate", "fit", "predict"]
+__all__ = [
+    "Curve",
+    "Hook",
+    "KeepMasked",
+    "Recipe",
+    "choose_device",
+    "describe_settings",
+    "evaluate",
+    "fit",
+    "predict",
+]

@@ -15,16 +15,18 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
         >>> choose_device("cpu")
         device(type='cpu')
     """
-    if isinstance(device, torch.device):
-        return device
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
         raise SettingError(f"unknown device {device!r}: expected auto, cpu or cuda") from error
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise SettingError("device cuda was asked for, but PyTorch sees no GPU: use --device cpu")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if chosen.type == "cuda" and (chosen.index or 0) >= gpus:
+        sees = f"only {gpus} GPU(s), numbered from 0" if gpus else "no GPU"
+        raise SettingError(
+            f"device {chosen} was asked for, but PyTorch sees {sees}: use --device cpu"
+        )
     return chosen
 
 

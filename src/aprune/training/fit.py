@@ -4,14 +4,14 @@ What differs between them comes as hooks, which the loop calls at fixed places a
 nothing about.
 """
 
-import contextlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from aprune.errors import TrainingError
+from aprune.initialise import own_random_numbers
 from aprune.maths.schedules import find_schedule
 from aprune.progress import bar
 from aprune.tasks import Task
@@ -75,7 +75,8 @@ class KeepMasked(Hook):
             for weight, mask in zip(self.weights, self.masks, strict=True)
             if weight.grad is not None
         ]
-        torch._foreach_mul_([grad for grad, _ in pairs], [mask for _, mask in pairs])
+        if pairs:  # none if the user froze all of them
+            torch._foreach_mul_([grad for grad, _ in pairs], [mask for _, mask in pairs])
 
     def on_update(self) -> None:
         """Mask the weights."""
@@ -126,7 +127,8 @@ def fit(
     losses = torch.zeros(recipe.steps, device=device)
     draws = draw_batches(task, recipe.batch, recipe.steps, seed=seed, augment=recipe.augment)
     model.train()
-    with _own_random_numbers(device, seed), bar(title, recipe.steps, show=progress) as advance:
+    # dropout draws from the global generators
+    with own_random_numbers([device], seed), bar(title, recipe.steps, show=progress) as advance:
         for step, draw in enumerate(draws):
             loop.load(draw, recipe.lr * schedule(step, recipe.steps))
             for hook in hooks:
@@ -207,12 +209,3 @@ def _check(losses: Tensor, recipe: Recipe) -> None:
             f"the loss is {losses[step].item()} at step {step} of {recipe.steps}: "
             f"try a smaller learning rate than {recipe.lr:g}, or clip the gradient"
         )
-
-
-@contextlib.contextmanager
-def _own_random_numbers(device: torch.device, seed: int) -> Iterator[None]:
-    """Dropout draws from the global generators: seed them, and put them back afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield

@@ -1,7 +1,7 @@
 """How weights are trained: one frozen record, the same for searches and retrainings."""
 
-from dataclasses import dataclass, replace
-from typing import Literal, Self
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
 
 from torch import nn
 
@@ -52,6 +52,13 @@ class Recipe:
             raise SettingError(f"the learning rate is {self.lr!r}: expected a number above 0")
         if self.clip is not None and not self.clip > 0:
             raise SettingError(f"clip is {self.clip!r}: expected a number above 0, or None")
+        for name in ("momentum", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise SettingError(
+                    f"{name} is {getattr(self, name)!r}: expected a number from 0 on"
+                )
+        if self.nesterov and not self.momentum > 0:
+            raise SettingError("nesterov is set without momentum: expected a momentum above 0")
         if self.optimiser not in ("sgd", "adam"):
             raise SettingError(f"unknown optimiser {self.optimiser!r}: expected sgd or adam")
         find_schedule(self.schedule)
@@ -75,3 +82,16 @@ class Recipe:
     def for_transfer(cls, model: nn.Module, task: Task) -> Self:  # noqa: ARG003
         """Return the default recipe for retraining an architecture on a small task."""
         return cls(steps=1_600, batch=64, lr=0.05 if has_norm(model) else 0.03)
+
+
+def describe_settings(settings: Any) -> dict[str, Any]:
+    """Turn a frozen dataclass into something that JSON can hold; functions become their names.
+
+    Example:
+        >>> describe_settings(Recipe(steps=5, lr=0.1, schedule=find_schedule("constant")))["schedule"]
+        'constant'
+    """
+    return {
+        key: getattr(value, "__qualname__", repr(value)) if callable(value) else value
+        for key, value in asdict(settings).items()
+    }

@@ -1,0 +1,124 @@
+"""The command `aprune`: its table of verbs, and how it ends when something goes wrong."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from aprune.cli import compare, data, demo, find, reproduce, show, transfer
+from aprune.cli.output import complain, one_line
+from aprune.errors import ApruneError
+
+UNEXPECTED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        arguments: What follows `aprune`; those of this process by default.
+
+    Returns:
+        0 if all went well; 2 if the input was wrong, 1 if something broke and 130 if it was
+        interrupted, each with one line on stderr.
+
+    Example:
+        >>> main(["data", "check", "digits", "--json"])  # doctest: +ELLIPSIS
+        {...}
+        0
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given or os.environ.get("APRUNE_DEBUG", "0") not in ("", "0")
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows no bars and no ± shall see a substitute rather than an error.
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    command = typer.main.get_command(make_app())
+    try:
+        # Wherever it stands: who saw an error adds it at the end of the line.
+        arguments = [word for word in given if word != "--debug"] or ["--help"]
+        status = command.main(arguments, prog_name="aprune", standalone_mode=False) or 0
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except BrokenPipeError:
+        return _close_quietly()
+    except Exception as error:
+        if debug and not _is_usage(error):
+            raise
+        return _report(error)
+    if status == INTERRUPTED:
+        complain("interrupted; nothing was half-written")
+    return int(status)
+
+
+def make_app() -> typer.Typer:
+    """Put the verbs together.
+
+    Example:
+        >>> len(make_app().registered_commands)
+        5
+    """
+    app = typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(epilog="Begin with: aprune demo")(_start)
+    app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+    app.command("find", epilog=find.EXAMPLE)(find.find)
+    app.command("transfer", epilog=transfer.EXAMPLE)(transfer.transfer)
+    app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
+    app.command("show", epilog=show.EXAMPLE)(show.show)
+    app.add_typer(reproduce.make_app(), name="reproduce")
+    app.add_typer(data.make_app(), name="data")
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from aprune import __version__
+
+        print(f"aprune {__version__}")
+        raise typer.Exit()
+
+
+def _start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Say which version this is."
+        ),
+    ] = False,
+    debug: Annotated[  # taken out by `main`; here for --help
+        bool, typer.Option("--debug", help="Show where an error came from; or APRUNE_DEBUG=1.")
+    ] = False,
+) -> None:
+    """Find small architectures inside large networks and carry them to new tasks."""
+
+
+def _report(error: Exception) -> int:
+    if isinstance(error, ApruneError):
+        complain(one_line(error))
+        return WRONG_INPUT
+    if _is_usage(error):
+        context = getattr(error, "ctx", None)
+        place = context.command_path if context else "aprune"
+        message = one_line(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+        complain(f"{message[:1].lower()}{message[1:]}; see {place} --help")
+        return WRONG_INPUT
+    reason = one_line(f"{type(error).__name__}: {error}").rstrip(": ")
+    complain(f"something unexpected broke ({reason}); run it with --debug to see where")
+    return UNEXPECTED
+
+
+def _is_usage(error: Exception) -> bool:
+    """Tell Typer's own complaints by what they can do: their class moved between versions."""
+    return hasattr(error, "format_message")
+
+
+def _close_quietly() -> int:
+    """Whoever read the output has gone: let the last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return UNEXPECTED

@@ -1,0 +1,118 @@
+"""`aprune compare`: methods side by side on one pair of tasks."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aprune.cli import option
+from aprune.cli.output import complain, output_folder, print_json, print_table, say
+from aprune.errors import SettingError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXAMPLE = (
+    "Example: aprune compare --parent mlp --from digits --from-classes 0,1,2,3,4 --to digits"
+    " --classes 5,6,7,8,9 --images 50 --methods ap,random,imp,dense --sparsity 0.9,0.98 --seeds 3"
+    " --out comparison/"
+)
+
+
+def compare(
+    parent: Annotated[
+        str, typer.Option(metavar="NAME", help="Where to search: mlp, vgg19_bn, …, module:factory.")
+    ],
+    search_task: Annotated[
+        str, typer.Option("--from", metavar="TASK", help="What to search on: digits, cifar10, …")
+    ],
+    new_task: Annotated[
+        str, typer.Option("--to", metavar="TASK", help="What to retrain on and to be judged on.")
+    ],
+    from_classes: Annotated[
+        str | None, typer.Option(metavar="N|A,B,…", help="Classes of the search; else all.")
+    ] = None,
+    classes: option.Classes = None,
+    images: option.Images = None,
+    size: option.Size = None,
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,…", help="ap, imp, random, and dense for the whole parent.")
+    ] = "ap,random,imp,dense",
+    sparsity: Annotated[
+        str, typer.Option(metavar="S,…", help="Fractions of the connections to remove.")
+    ] = "0.95,0.99",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Repetitions.")] = 3,
+    lrs: Annotated[
+        str,
+        typer.Option(metavar="X,…", help="Learning rates; the best is chosen on held-out images."),
+    ] = "0.03,0.1",
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Steps of a retraining; else chosen to suit.")
+    ] = None,
+    search_steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Steps of a search; else chosen to suit.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="For everything; what is there is not redone.")
+    ] = Path("aprune-comparison"),
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Then stop; the same command does the rest."),
+    ] = None,
+    device: option.Device = "auto",
+    json: option.Json = False,
+) -> None:
+    """Compare methods on a pair of tasks.
+
+    Every method gets the same images, seeds, number of connections and learning rates to choose
+    from. Every run is kept as soon as it is done: after an interruption the same command goes on.
+    """
+    from aprune.experiments.comparison import Comparison, TaskChoice, compare
+    from aprune.training import choose_device
+
+    comparison = Comparison(
+        parent=parent,
+        search_task=TaskChoice(search_task, _fixed(from_classes, "--from-classes"), size=size),
+        new_task=TaskChoice(new_task, _fixed(classes, "--classes"), images, size),
+        methods=tuple(option.read_list(methods, "--methods")),
+        sparsities=tuple(option.read_sparsities(sparsity)),
+        seeds=tuple(range(seeds)),
+        lrs=tuple(option.read_numbers(lrs, "--lrs")),
+        retrain_steps=steps,
+        search_steps=search_steps,
+    )
+    option.check_recipe(steps=steps)
+    option.check_recipe(steps=search_steps)
+    option.check_parent(parent)
+    choose_device(device)
+    if time_limit is not None and not time_limit > 0:
+        raise SettingError(f"got {time_limit} for --time-limit: expected a number above 0")
+    with output_folder(out):
+        frame = compare(comparison, out, device=device, time_limit=time_limit)
+    _print(frame, out, as_json=json)
+    if not frame.attrs["complete"]:
+        complain("the time was up before all was done; run the same command again for the rest")
+
+
+def _fixed(text: str | None, option_name: str) -> int | tuple[str, ...] | None:
+    classes = option.read_classes(text, option_name)
+    return tuple(classes) if isinstance(classes, list) else classes
+
+
+def _print(frame: "pd.DataFrame", out: Path, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        # pandas writes nan as null, which JSON has no other word for
+        rows = json.loads(frame.to_json(orient="records", double_precision=15))
+        print_json({"out": str(out), "complete": frame.attrs["complete"], "rows": rows})
+        return
+    if len(frame) == 0:
+        say("No retraining is finished yet.")
+        return
+    from aprune.experiments.report import tabulate
+
+    table = tabulate(frame)
+    print_table(table.header, table.rows, left=("method",))
+    names = "rows.parquet, table.md, comparison.png and comparison.pdf"
+    say(f"In {out}: {names}")

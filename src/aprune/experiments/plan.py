@@ -1,0 +1,187 @@
+"""What a comparison consists of: its settings, and the runs that follow from them."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+import torch
+from torch import nn
+
+from aprune.connections import find_connections
+from aprune.errors import SettingError
+from aprune.experiments.run import SearchRun, TransferRun
+from aprune.maths.select import check_sparsity
+from aprune.methods import AP, IMP, METHODS, Method, Random
+from aprune.parents import build_parent, parent_for, parent_names
+from aprune.tasks import Task, load_task
+from aprune.training import Recipe
+
+DENSE = "dense"
+_HELD_OUT = 0.2  # of the new task's training images, to choose the learning rate on
+
+
+@dataclass(frozen=True)
+class TaskChoice:
+    """What to load as a task; a seed is added when it is loaded.
+
+    Attributes:
+        name: Of the data set, as `load_task` takes it.
+        classes: How many to draw with the seed, or which; None for all.
+        images: How many training images to draw with the seed; None for all.
+        size: Height and width to resize to; None leaves them as they are.
+
+    Example:
+        >>> TaskChoice("digits", classes=2, images=20).load(seed=1).classes
+        ('4', '8')
+    """
+
+    name: str
+    classes: int | tuple[int, ...] | tuple[str, ...] | None = None
+    images: int | None = None
+    size: int | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether different seeds give different tasks."""
+        return isinstance(self.classes, int) or self.images is not None
+
+    def load(self, seed: int) -> Task:
+        """Load the task that `seed` draws, on the CPU."""
+        return load_task(
+            self.name,
+            classes=self.classes,
+            images=self.images,
+            seed=seed if self.draws else 0,
+            size=self.size,
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Which methods to compare, on what, and how.
+
+    Attributes:
+        parent: Name of the parent, or `package.module:factory`.
+        search_task: Where architectures are searched.
+        new_task: Where they are retrained and judged.
+        methods: Among `ap`, `imp`, `random` and `dense`, the parent with all its connections; the
+            first to be named is the first to be run.
+        sparsities: Fractions of connections to remove; one search gives an architecture for each.
+        seeds: Each draws classes, images, search and fresh weights: one repetition.
+        ap: Settings of AP.
+        imp: Settings of IMP: rounds, steps of a round.
+        random: Settings of random connections.
+        search_steps: Steps of a search, if not those of `Recipe.for_search`.
+        search_batch: Batch size of a search, likewise.
+        search_lr: Peak learning rate of a search, likewise.
+        retrain_steps: Steps of a retraining, if not those of `Recipe.for_transfer`.
+        retrain_batch: Batch size of a retraining, likewise.
+        lrs: Learning rates to choose from for each method and sparsity; with one there is no choice.
+        tuning_seeds: Repetitions that they are chosen on.
+
+    Example:
+        >>> digits = TaskChoice("digits")
+        >>> Comparison("mlp", digits, digits, sparsities=(0.9, 0.5)).sparsities
+        (0.5, 0.9)
+    """
+
+    parent: str
+    search_task: TaskChoice
+    new_task: TaskChoice
+    methods: tuple[str, ...] = ("ap", "imp", "random", DENSE)
+    sparsities: tuple[float, ...] = (0.95, 0.99)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    ap: AP = field(default_factory=AP)
+    imp: IMP = field(default_factory=IMP)
+    random: Random = field(default_factory=Random)
+    search_steps: int | None = None
+    search_batch: int | None = None
+    search_lr: float | None = None
+    retrain_steps: int | None = None
+    retrain_batch: int | None = None
+    lrs: tuple[float, ...] = (0.03, 0.1)
+    tuning_seeds: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        known = (*METHODS, DENSE)
+        for name in self.methods:
+            if name not in known:
+                raise SettingError(f"unknown method {name!r}: expected one of {', '.join(known)}")
+        for what in ("methods", "sparsities", "seeds", "lrs", "tuning_seeds"):
+            values = getattr(self, what)
+            if not values or len(set(values)) < len(values):
+                raise SettingError(f"{what} are {values!r}: expected at least one, and each once")
+        if not all(lr > 0 and math.isfinite(lr) for lr in self.lrs):
+            raise SettingError(f"lrs are {self.lrs!r}: expected numbers above 0")
+        ordered = tuple(sorted(check_sparsity(sparsity) for sparsity in self.sparsities))
+        object.__setattr__(self, "sparsities", ordered)
+
+    def arms(self) -> Iterator[tuple[str, float]]:
+        """Yield every method with each of its sparsities; the dense parent has one, 0."""
+        for method in self.methods:
+            yield from product([method], (0.0,) if method == DENSE else self.sparsities)
+
+
+class Plan:
+    """Makes the runs of a comparison; every task is loaded once and stays on the device."""
+
+    def __init__(self, comparison: Comparison, device: torch.device) -> None:
+        self.comparison, self.device = comparison, device
+        self._tasks: dict[tuple[TaskChoice, int], Task] = {}
+        self._held_out: dict[int, Task] = {}
+        self._networks: dict[tuple[tuple[int, int, int], int], nn.Module] = {}
+
+    def search(self, method: str, seed: int) -> SearchRun | None:
+        """Return the search of a method; the dense parent has none."""
+        c = self.comparison
+        if method == DENSE:
+            return None
+        task = self._task(c.search_task, seed)
+        recipe = Recipe.for_search(self._network(task), task).but(
+            steps=c.search_steps, batch=c.search_batch, lr=c.search_lr
+        )
+        settings: Method = getattr(c, method)
+        return SearchRun(c.parent, settings, task, recipe, c.sparsities, seed)
+
+    def tuning(self, method: str, sparsity: float, seed: int, lr: float) -> TransferRun:
+        """Return a retraining that never sees the test images: a part of the others judges it."""
+        if seed not in self._held_out:
+            task = self._task(self.comparison.new_task, seed)
+            self._held_out[seed] = task.hold_out(_HELD_OUT, seed)
+        return self._transfer(method, sparsity, seed, lr, self._held_out[seed])
+
+    def final(self, method: str, sparsity: float, seed: int, lr: float) -> TransferRun:
+        """Return a retraining whose accuracy counts."""
+        task = self._task(self.comparison.new_task, seed)
+        return self._transfer(method, sparsity, seed, lr, task)
+
+    def count_connections(self, task: Task) -> int:
+        """Return the number of connections of the dense parent."""
+        return sum(p.numel() for p in find_connections(self._network(task)).values())
+
+    def _transfer(
+        self, method: str, sparsity: float, seed: int, lr: float, task: Task
+    ) -> TransferRun:
+        c = self.comparison
+        recipe = Recipe.for_transfer(self._network(task), task).but(
+            steps=c.retrain_steps, batch=c.retrain_batch, lr=lr
+        )
+        return TransferRun(c.parent, self.search(method, seed), sparsity, task, recipe, seed)
+
+    def _task(self, choice: TaskChoice, seed: int) -> Task:
+        key = (choice, seed if choice.draws else 0)
+        if key not in self._tasks:
+            self._tasks[key] = choice.load(seed).to(self.device)
+        return self._tasks[key]
+
+    def _network(self, task: Task) -> nn.Module:
+        """Return the parent for a look at its layers; without storage if it is one of aprune's."""
+        parent, key = self.comparison.parent, (task.shape, task.num_classes)
+        if key not in self._networks:
+            if parent in parent_names():
+                with torch.device("meta"):
+                    self._networks[key] = build_parent(parent, task)
+            else:
+                self._networks[key] = parent_for(parent, task)
+        return self._networks[key]

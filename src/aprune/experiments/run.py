@@ -1,0 +1,190 @@
+"""The two kinds of work that experiments consist of, each done once and then looked up."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aprune.architecture import Architecture
+from aprune.errors import SearchError, TrainingError
+from aprune.experiments.store import Store
+from aprune.methods import Method
+from aprune.search import search
+from aprune.tasks import Task
+from aprune.training import Recipe, describe_settings
+from aprune.transfer import transfer
+
+_VERSION = 1  # raised when the same settings come to mean something else
+
+
+@dataclass(frozen=True)
+class SearchRun:
+    """One search for architectures of several sparsities.
+
+    The device is no part of its description, so that what a GPU has done can be looked up
+    everywhere; the result says where it was done.
+
+    Attributes:
+        parent: Name of the parent.
+        method: How connections are chosen, with all settings.
+        task: Where to search.
+        recipe: How weights are trained on the way.
+        sparsities: Of the architectures, in rising order; a search is shaped by all of them.
+        seed: Of everything random.
+    """
+
+    parent: str
+    method: Method
+    task: Task
+    recipe: Recipe
+    sparsities: tuple[float, ...]
+    seed: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that determines the result, as JSON can hold it."""
+        trains = self.method.name != "random"
+        return {
+            "kind": "search",
+            "version": _VERSION,
+            "parent": self.parent,
+            "method": {"name": self.method.name, **describe_settings(self.method)},
+            "task": dict(self.task.provenance),
+            "recipe": describe_settings(self.recipe) if trains else None,
+            "sparsities": list(self.sparsities),
+            "seed": self.seed,
+        }
+
+    def look(self, store: Store) -> dict[str, Any] | None:
+        """Return the result if the search was done, even if its architectures were not kept."""
+        return store.get(self.describe())
+
+    def do(self, store: Store, device: torch.device) -> dict[str, Any]:
+        """Search, and keep the architectures first and then the result.
+
+        A search that dies is a result too: `failed` then holds the reason.
+        """
+        begin = time.perf_counter()
+        result: dict[str, Any] = {
+            "failed": None,
+            "steps": 0,
+            "loss": None,
+            "accuracy": None,
+            "connections": [0] * len(self.sparsities),
+            "empty_layers": [0] * len(self.sparsities),
+        }
+        try:
+            found = search(
+                self.parent,
+                self.task,
+                self.method,
+                sparsities=self.sparsities,
+                seed=self.seed,
+                recipe=self.recipe,
+                device=device,
+                progress=False,
+            )
+        except SearchError as error:
+            result["failed"] = str(error)
+            return _keep(store, self.describe(), result, device, begin)
+        for sparsity, architecture in zip(self.sparsities, found.architectures, strict=True):
+            store.put_architecture(self._describe_architecture(sparsity), architecture)
+        result |= {
+            "steps": found.steps,
+            "loss": found.curves[-1].final() if found.curves else None,
+            "accuracy": found.accuracy,
+            "connections": [architecture.kept for architecture in found.architectures],
+            "empty_layers": [len(a.empty_layers()) for a in found.architectures],
+        }
+        return _keep(store, self.describe(), result, device, begin)
+
+    def architecture(
+        self, sparsity: float, store: Store, device: torch.device
+    ) -> Architecture | None:
+        """Return an architecture, searching for it if it is not there; None if the search dies."""
+        kept = store.get_architecture(self._describe_architecture(sparsity))
+        if kept is None and not (self.look(store) or {}).get("failed"):
+            self.do(store, device)
+            kept = store.get_architecture(self._describe_architecture(sparsity))
+        return kept
+
+    def _describe_architecture(self, sparsity: float) -> dict[str, Any]:
+        return {"search": self.describe(), "sparsity": sparsity}
+
+
+@dataclass(frozen=True)
+class TransferRun:
+    """One retraining.
+
+    Attributes:
+        parent: Name of the parent.
+        search: Where the architecture comes from; None retrains the dense parent.
+        sparsity: Of the architecture; 0 for the dense parent.
+        task: The new task; its test images are what the accuracy is of.
+        recipe: How weights are trained.
+        seed: Of the fresh weights and of the order of images.
+    """
+
+    parent: str
+    search: SearchRun | None
+    sparsity: float
+    task: Task
+    recipe: Recipe
+    seed: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that determines the result, as JSON can hold it."""
+        return {
+            "kind": "transfer",
+            "version": _VERSION,
+            "parent": self.parent,
+            "search": self.search.describe() if self.search else None,
+            "sparsity": self.sparsity,
+            "task": dict(self.task.provenance),
+            "recipe": describe_settings(self.recipe),
+            "seed": self.seed,
+        }
+
+    def look(self, store: Store) -> dict[str, Any] | None:
+        """Return the result if the retraining was done."""
+        return store.get(self.describe())
+
+    def do(self, store: Store, device: torch.device) -> dict[str, Any]:
+        """Retrain and keep the result.
+
+        A retraining that diverges has no accuracy: that is None, and `failed` holds the reason.
+        """
+        begin = time.perf_counter()
+        result: dict[str, Any] = {"failed": None, "accuracy": None, "train_loss": None}
+        found = self.search.architecture(self.sparsity, store, device) if self.search else None
+        if self.search is not None and found is None:
+            result["failed"] = "the search died"
+            return _keep(store, self.describe(), result, device, begin)
+        try:
+            trained = transfer(
+                found,
+                self.parent,
+                self.task,
+                seed=self.seed,
+                recipe=self.recipe,
+                device=device,
+                progress=False,
+            )
+        except TrainingError as error:
+            result["failed"] = str(error)
+        else:
+            result |= {"accuracy": trained.accuracy, "train_loss": trained.curve.final()}
+        return _keep(store, self.describe(), result, device, begin)
+
+
+def _keep(
+    store: Store,
+    description: Mapping[str, Any],
+    result: Mapping[str, Any],
+    device: torch.device,
+    begin: float,
+) -> dict[str, Any]:
+    whole = {**result, "device": device.type, "seconds": round(time.perf_counter() - begin, 3)}
+    store.put(description, whole)
+    return whole

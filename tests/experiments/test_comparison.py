@@ -1,0 +1,303 @@
+"""Comparisons: resumable, nothing done twice, and no look at the test images before the end."""
+
+import dataclasses
+import itertools
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from aprune.architecture import Architecture
+from aprune.errors import SearchError, SettingError, TrainingError
+from aprune.experiments import comparison as module
+from aprune.experiments import plan, run
+from aprune.experiments.comparison import Comparison, TaskChoice, compare
+from aprune.methods import AP, IMP
+from aprune.tasks import Task, load_task
+from aprune.training import Recipe
+
+TINY = Comparison(
+    parent="mlp",
+    search_task=TaskChoice("digits", classes=(0, 1, 2)),
+    new_task=TaskChoice("digits", classes=3, images=30),
+    methods=("ap", "random", "imp", "dense"),
+    sparsities=(0.9, 0.5),
+    seeds=(0, 1),
+    imp=IMP(rounds=2, steps=5),
+    search_steps=10,
+    retrain_steps=12,
+    lrs=(1e-7, 0.3),
+    tuning_seeds=(7,),
+)
+PLAIN = dataclasses.replace(TINY, methods=("random", "dense"), lrs=(0.3,))
+SIZE = 9 + 7 * (2 + 2)  # searches of 3 methods × seeds 0, 1, 7; 7 arms × (2 rates + 2 seeds)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the time that figures take where they are not looked at."""
+    monkeypatch.setattr(module.style, "save", lambda figure, path: None)
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch, no_figure: None) -> Counter[str]:
+    """Count the real searches and retrainings."""
+    counter: Counter[str] = Counter()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            counter[name] += 1
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    monkeypatch.setattr(run, "search", counted("search", run.search))
+    monkeypatch.setattr(run, "transfer", counted("transfer", run.transfer))
+    return counter
+
+
+def do(comparison: Comparison, out: Path, **more: Any) -> pd.DataFrame:
+    return compare(comparison, out, device="cpu", progress=False, **more)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, Path]:
+    out = tmp_path_factory.mktemp("whole")
+    return do(TINY, out), out
+
+
+def test_rows_are_all_there(whole: tuple[pd.DataFrame, Path]) -> None:
+    frame, out = whole
+    assert frame.attrs["complete"] is True
+    assert len(frame) == 2 * 7
+    assert not frame.duplicated(["method", "sparsity", "seed"]).any()
+    total = 64 * 256 + 256 * 128 + 128 * 3
+    kept = {0.0: total, 0.5: round(total * 0.5), 0.9: round(total * 0.1)}
+    assert frame["connections"].tolist() == [kept[s] for s in frame["sparsity"]]
+    assert (frame["images"] == 30).all()
+    assert frame["accuracy"].between(0, 1).all()
+    steps = frame.drop_duplicates("method").set_index("method")["search_steps"].to_dict()
+    assert steps == {"ap": 10, "random": 0, "imp": 10, "dense": 0}
+    of_ap = frame[frame["method"] == "ap"]
+    assert of_ap[["search_loss", "search_accuracy"]].notna().all(axis=None)
+    pd.testing.assert_frame_equal(pd.read_parquet(out / "rows.parquet"), frame, check_like=True)
+    assert "| 0.9 | IMP |" in (out / "table.md").read_text()
+    assert (out / "comparison.png").stat().st_size > 0
+    assert (out / "comparison.pdf").stat().st_size > 0
+
+
+def test_better_learning_rate_is_chosen_for_all_methods(
+    whole: tuple[pd.DataFrame, Path],
+) -> None:
+    assert (whole[0]["lr"] == 0.3).all()
+
+
+@pytest.mark.parametrize("until", [1, 12, SIZE - 1])
+def test_interrupted_and_resumed_equals_uninterrupted(
+    whole: tuple[pd.DataFrame, Path],
+    tmp_path: Path,
+    count: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+    until: int,
+) -> None:
+    numbers = itertools.count()
+
+    def interrupted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if next(numbers) == until:
+                raise KeyboardInterrupt
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "search", interrupted(run.search))
+        patch.setattr(run, "transfer", interrupted(run.transfer))
+        with pytest.raises(KeyboardInterrupt):
+            do(TINY, tmp_path)
+    assert count.total() == until
+    frame = do(TINY, tmp_path)
+    assert count.total() == SIZE
+    pd.testing.assert_frame_equal(frame, whole[0])
+
+
+def test_nothing_is_done_twice_and_files_stay_the_same(
+    whole: tuple[pd.DataFrame, Path], count: Counter[str]
+) -> None:
+    frame, out = whole
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    pd.testing.assert_frame_equal(do(TINY, out), frame)
+    assert count.total() == 0
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_only_what_changed_is_done_anew(
+    whole: tuple[pd.DataFrame, Path], tmp_path: Path, count: Counter[str]
+) -> None:
+    out = shutil.copytree(whole[1], tmp_path / "copy")
+    do(dataclasses.replace(TINY, ap=AP(t_s=5.0)), out)
+    assert count == {"search": 3, "transfer": 2 * (2 + 2)}
+
+
+def test_rows_need_no_architectures_but_new_retrainings_do(
+    whole: tuple[pd.DataFrame, Path], tmp_path: Path, count: Counter[str]
+) -> None:
+    out = shutil.copytree(whole[1], tmp_path / "copy")
+    shutil.rmtree(out / "architectures")
+    do(TINY, out)
+    assert count.total() == 0
+    random_only = dataclasses.replace(TINY, methods=("random",), lrs=(0.2,))
+    do(random_only, out)
+    assert count == {"search": 2, "transfer": 4}
+
+
+def test_damaged_files_are_redone(
+    whole: tuple[pd.DataFrame, Path], tmp_path: Path, count: Counter[str]
+) -> None:
+    out = shutil.copytree(whole[1], tmp_path / "copy")
+    for path in [*(out / "runs").iterdir(), *(out / "architectures").iterdir()]:
+        path.write_bytes(path.read_bytes()[:-20])
+    pd.testing.assert_frame_equal(do(TINY, out), whole[0])
+    assert count.total() == SIZE
+
+
+def test_learning_rate_does_not_depend_on_test_images(
+    whole: tuple[pd.DataFrame, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_figure: None,
+) -> None:
+    def spoilt(*args: Any, **kwargs: Any) -> Task:
+        """Load a task on whose test images whatever learns does worse than what does not."""
+        task = load_task(*args, **kwargs)
+        wrong = (task.test_labels + 1) % task.num_classes
+        return dataclasses.replace(task, test_labels=wrong)
+
+    monkeypatch.setattr(plan, "load_task", spoilt)
+    frame = do(TINY, tmp_path)
+    same = ["method", "sparsity", "seed", "lr", "train_loss", "connections"]
+    pd.testing.assert_frame_equal(frame[same], whole[0][same])
+    assert frame["accuracy"].mean() < whole[0]["accuracy"].mean() - 0.2
+
+
+def test_tuning_is_judged_on_training_images_only() -> None:
+    made = plan.Plan(TINY, torch.device("cpu"))
+    tuning, final = made.tuning("dense", 0.0, 7, 0.1), made.final("dense", 0.0, 7, 0.1)
+    assert tuning.recipe == final.recipe
+    judged = {image.numpy().tobytes() for image in tuning.task.test_images}
+    trained = {image.numpy().tobytes() for image in tuning.task.train_images}
+    assert (len(judged), len(trained)) == (6, 24)
+    assert judged | trained == {image.numpy().tobytes() for image in final.task.train_images}
+    assert not judged & {image.numpy().tobytes() for image in final.task.test_images}
+
+
+def test_methods_share_tasks_and_each_is_loaded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+
+    def noted(name: str, **kwargs: Any) -> Task:
+        loaded.append((kwargs["classes"], kwargs["seed"]))
+        return load_task(name, **kwargs)
+
+    monkeypatch.setattr(plan, "load_task", noted)
+    do(PLAIN, tmp_path)
+    # the search task draws nothing, so that it is one for all seeds
+    assert sorted(loaded, key=str) == [((0, 1, 2), 0), (3, 0), (3, 1)]
+
+
+def test_what_diverges_is_never_chosen_and_never_averaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = run.transfer
+
+    def dying(found: Architecture | None, *args: Any, recipe: Recipe, **more: Any) -> Any:
+        if recipe.lr == 0.3 or (found is None and more["seed"] == 1):
+            raise TrainingError("the loss is inf at step 3 of 12")
+        return original(found, *args, recipe=recipe, **more)
+
+    monkeypatch.setattr(run, "transfer", dying)
+    frame = do(dataclasses.replace(PLAIN, lrs=(0.3, 1e-7)), tmp_path)
+    assert (frame["lr"] == 1e-7).all()
+    dead = (frame["method"] == "dense") & (frame["seed"] == 1)
+    assert frame["diverged"].tolist() == dead.tolist()
+    assert frame["accuracy"].isna().tolist() == dead.tolist()
+    assert "1 (1 diverged)" in (tmp_path / "table.md").read_text()
+
+
+def test_search_that_dies_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, calls = run.search, []
+
+    def dying(parent: str, task: Task, method: Any, **more: Any) -> Any:
+        calls.append(method.name)
+        if method.name == "ap":
+            raise SearchError("the search died")
+        return original(parent, task, method, **more)
+
+    monkeypatch.setattr(run, "search", dying)
+    setting = dataclasses.replace(TINY, methods=("ap", "random"), lrs=(0.3,))
+    frame = do(setting, tmp_path)
+    assert frame.groupby("method")["diverged"].all().to_dict() == {"ap": True, "random": False}
+    assert calls == ["ap", "random"] * 2  # once a seed, not once a sparsity
+    assert "| 0.5 | AP | diverged | 0 (2 diverged) |" in (tmp_path / "table.md").read_text()
+
+
+def test_no_time_gives_no_rows_and_says_so(tmp_path: Path, count: Counter[str]) -> None:
+    frame = do(TINY, tmp_path, time_limit=0.0)
+    assert (len(frame), frame.attrs["complete"], count.total()) == (0, False, 0)
+    assert "No retraining is finished" in (tmp_path / "table.md").read_text()
+    assert not (tmp_path / "comparison.png").exists()
+
+
+def test_time_limit_stops_before_a_run_that_would_pass_it(
+    tmp_path: Path, count: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    for name in ("SearchRun", "TransferRun"):
+        kind = getattr(run, name)
+
+        def slow(self: Any, *args: Any, do: Any = kind.do) -> Any:
+            now[0] += 10.0
+            return do(self, *args)
+
+        monkeypatch.setattr(kind, "do", slow)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    # a search and two retrainings end at 30; a third would end at 40
+    frame = do(PLAIN, tmp_path, time_limit=35.0)
+    assert count == {"search": 1, "transfer": 2}
+    assert (len(frame), frame.attrs["complete"]) == (2, False)
+    assert "Not complete" in (tmp_path / "table.md").read_text()
+    assert len(do(PLAIN, tmp_path)) == 6
+    # what is done is shown without any time
+    assert do(PLAIN, tmp_path, time_limit=0.0).attrs["complete"] is True
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"methods": ("ap", "magic")},
+        {"methods": ()},
+        {"sparsities": (0.5, 1.0)},
+        {"sparsities": (0.5, 0.5)},
+        {"seeds": ()},
+        {"lrs": ()},
+        {"lrs": (0.1, -0.1)},
+        {"tuning_seeds": (1, 1)},
+    ],
+)
+def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(SettingError):
+        dataclasses.replace(TINY, **bad)

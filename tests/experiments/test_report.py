@@ -1,0 +1,114 @@
+"""Rows to table and figure, against numbers worked out by hand."""
+
+import math
+
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from aprune.experiments.report import draw, interval_of, sparsities_of, tabulate, write_table
+from aprune.experiments.style import COLOURS
+from aprune.maths.statistics import paired_interval
+
+
+def rows(method: str, sparsity: float, accuracies: list[float], lr: float = 0.1) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "parent": "mlp",
+            "method": method,
+            "sparsity": sparsity,
+            "images": 50,
+            "seed": range(len(accuracies)),
+            "lr": lr,
+            "accuracy": accuracies,
+            "diverged": [math.isnan(accuracy) for accuracy in accuracies],
+        }
+    )
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return pd.concat(
+        [
+            rows("ap", 0.9, [0.8, 0.9, 1.0]),
+            rows("random", 0.9, [0.7, 0.7, 0.7], lr=0.3),
+            rows("ap", 0.99, [0.5, math.nan, 0.7]),
+            rows("random", 0.99, [0.3, 0.9, 0.4]),
+            rows("dense", 0.0, [0.9, 0.9, 0.9]),
+        ],
+        ignore_index=True,
+    )
+
+
+def test_table_has_means_counts_rates_and_paired_differences(frame: pd.DataFrame) -> None:
+    table = tabulate(frame)
+    lines = {row[:2]: row[2:] for row in table.rows}
+    assert list(lines) == [
+        ("0.9", "AP"),
+        ("0.9", "random"),
+        ("0.9", "dense"),
+        ("0.99", "AP"),
+        ("0.99", "random"),
+        ("0.99", "dense"),
+    ]
+    assert lines["0.9", "AP"] == ("0.900 ± 0.100", "3", "0.1", "")
+    interval = paired_interval([0.8, 0.9, 1.0], [0.7, 0.7, 0.7])
+    assert lines["0.9", "random"][:3] == ("0.700 ± 0.000", "3", "0.3")
+    assert lines["0.9", "random"][3] == f"+0.200 [{interval.low:+.3f}, {interval.high:+.3f}]"
+    assert lines["0.99", "AP"][:2] == ("0.600 ± 0.141", "2 (1 diverged)")
+
+
+def test_only_seeds_that_both_finished_are_paired(frame: pd.DataFrame) -> None:
+    interval = interval_of(frame, "ap", "random", 0.99)
+    assert interval is not None
+    # seeds 0 and 2: 0.5 − 0.3 and 0.7 − 0.4; seed 1 of AP diverged
+    assert (interval.n, round(interval.mean, 6)) == (2, 0.25)
+    shuffled = frame.sample(frac=1, random_state=0)
+    again = interval_of(shuffled, "ap", "random", 0.99)
+    assert again is not None
+    assert math.isclose(again.mean, interval.mean)
+    assert interval_of(frame, "ap", "imp", 0.99) is None
+
+
+def test_dense_parent_is_compared_at_every_sparsity(frame: pd.DataFrame) -> None:
+    at = [interval_of(frame, "ap", "dense", sparsity) for sparsity in (0.9, 0.99)]
+    assert [round(i.mean, 6) for i in at if i is not None] == [0.0, -0.3]
+    assert sparsities_of(frame) == [0.9, 0.99]
+    assert sparsities_of(frame[frame.method == "dense"]) == [0.0]
+
+
+def test_markdown_says_what_is_missing(frame: pd.DataFrame) -> None:
+    text = write_table(frame)
+    assert "| 0.99 | random | 0.533 ± 0.321 | 3 | 0.1 |" in text
+    assert "1 retraining(s) diverged" in text
+    assert "Not complete" not in text
+    frame.attrs["complete"] = False
+    assert "Not complete" in write_table(frame)
+    assert "No retraining is finished" in write_table(frame.iloc[:0])
+
+
+def test_one_seed_has_no_interval() -> None:
+    one = pd.concat([rows("ap", 0.9, [0.8]), rows("imp", 0.9, [0.7])])
+    assert tabulate(one).rows[1] == ("0.9", "IMP", "0.700", "1", "0.1", "+0.100 (one seed)")
+
+
+def test_method_that_always_diverged_is_said_to_have(frame: pd.DataFrame) -> None:
+    dead = pd.concat([frame, rows("imp", 0.9, [math.nan, math.nan])])
+    line = next(row for row in tabulate(dead).rows if row[:2] == ("0.9", "IMP"))
+    assert line[2:] == ("diverged", "0 (2 diverged)", "0.1", "")
+    labels = draw(dead).axes[0].get_legend_handles_labels()[1]
+    assert labels == ["dense", "AP", "random"] or sorted(labels) == ["AP", "dense", "random"]
+
+
+def test_figure_has_a_line_a_method_and_a_band_for_the_dense_parent(frame: pd.DataFrame) -> None:
+    axes = draw(frame).axes[0]
+    handles, labels = axes.get_legend_handles_labels()
+    drawn = dict(zip(labels, handles, strict=True))
+    assert set(drawn) == {"AP", "random", "dense"}
+    line = drawn["random"].lines[0]
+    assert to_hex(line.get_color()) == COLOURS["random"].lower()
+    assert [round(y, 6) for y in line.get_ydata()] == [0.7, round(1.6 / 3, 6)]
+    assert drawn["dense"].get_ydata() == [0.9, 0.9]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "0.99"]
+    left, right = axes.get_xlim()
+    assert left > right  # sparser towards the right

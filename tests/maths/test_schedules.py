@@ -1,0 +1,91 @@
+"""Schedules: values at hand-worked steps, and what holds for every length."""
+
+import math
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aprune.errors import SettingError
+from aprune.maths.schedules import (
+    SCHEDULES,
+    constant,
+    find_schedule,
+    inverse_sqrt,
+    one_cycle,
+    ramp,
+    warm_up,
+)
+
+steps_of_a_run = st.integers(1, 3000)
+
+
+def test_inverse_sqrt_is_that_of_the_theorem() -> None:
+    assert [inverse_sqrt(step, 99) for step in (0, 3, 15)] == [1.0, 0.5, 0.25]
+
+
+def test_constant() -> None:
+    assert {constant(step, 10) for step in range(10)} == {1.0}
+
+
+def test_one_cycle_worked_by_hand() -> None:
+    # 2 of 8 steps rise; then cos(π·j/6) for j = 0 … 5
+    falling = [0.5 * (1 + math.cos(math.pi * j / 6)) for j in range(6)]
+    values = [one_cycle(step, 8, warmup=0.25) for step in range(8)]
+    assert values == pytest.approx([0.5, 1.0, *falling])
+
+
+@given(steps_of_a_run)
+def test_one_cycle_rises_once_and_falls_once(steps: int) -> None:
+    values = [one_cycle(step, steps) for step in range(steps)]
+    top = values.index(max(values))
+    assert max(values) == 1.0
+    assert min(values) > 0
+    assert values[: top + 1] == sorted(values[: top + 1])
+    assert values[top:] == sorted(values[top:], reverse=True)
+
+
+def test_warm_up_worked_by_hand() -> None:
+    values = [warm_up(step, 10, length=0.5) for step in range(10)]
+    assert values == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert warm_up(0, 1) == 1.0
+
+
+def test_ramp_worked_by_hand() -> None:
+    # from step 2 to step 6 of 10: x = 1/4 … 1
+    values = [ramp(step, 10, start=0.2, end=0.6) for step in range(10)]
+    expected = [0, 0, 1 - 0.75**3, 1 - 0.5**3, 1 - 0.25**3, 1, 1, 1, 1, 1]
+    assert values == pytest.approx(expected)
+    assert [ramp(step, 4, start=0.0, end=1.0, power=1.0) for step in range(4)] == [
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+    ]
+
+
+@given(steps_of_a_run, st.floats(0, 0.99), st.floats(0.01, 1.0))
+def test_ramp_never_falls_and_ends_at_one(steps: int, start: float, end: float) -> None:
+    start, end = min(start, end * 0.99), end
+    values = [ramp(step, steps, start=start, end=end) for step in range(steps)]
+    assert values == sorted(values)
+    assert all(0.0 <= value <= 1.0 for value in values)
+    if round(start * steps) < steps:
+        assert values[-1] == 1.0
+    assert all(value == 0.0 for value in values[: round(start * steps)])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_are_found_by_name(name: str) -> None:
+    assert find_schedule(name) is SCHEDULES[name]
+
+
+def test_a_function_is_a_schedule() -> None:
+    early = partial(one_cycle, warmup=0.5)
+    assert find_schedule(early) is early
+
+
+def test_unknown_schedules_are_refused() -> None:
+    with pytest.raises(SettingError, match="unknown schedule 'cosine': expected one of constant"):
+        find_schedule("cosine")

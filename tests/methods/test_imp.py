@@ -1,0 +1,172 @@
+"""Iterative magnitude pruning: a small case by hand, the rewinding, the rounds."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import aprune.methods.imp
+from aprune import IMP, Recipe, find, load_task
+from aprune.errors import SettingError, TrainingError
+from aprune.search import search
+from aprune.tasks import Task
+from aprune.training import Curve, Hook, KeepMasked, fit
+
+TASK = load_task("digits", classes=[0, 1, 2], images=60, seed=0)
+QUICK = Recipe(steps=15, lr=0.05, batch=20)
+
+State = dict[str, Tensor]
+
+
+def copy_of(model: nn.Module) -> State:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def test_a_small_case_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # "Training" puts these numbers into the eight weights, whatever the hooks say.
+    trained = iter(
+        [
+            ([1.0, -8.0, 3.0, -4.0], [7.0, 2.0, -6.0, 5.0]),
+            # whatever was removed in the first round stays so, even at 9
+            ([9.0, 1.0, 9.0, 9.0], [-2.0, 9.0, 4.0, 3.0]),
+        ]
+    )
+
+    def pretend(model: nn.Module, *_: Any, hooks: Sequence[Hook], **__: Any) -> Curve:
+        for hook in hooks:
+            hook.before(0)
+        with torch.no_grad():
+            for layer, values in zip(model[1:], next(trained), strict=True):
+                layer.weight.view(-1).copy_(torch.tensor(values))
+        return Curve((1.0,))
+
+    monkeypatch.setattr(aprune.methods.imp, "fit", pretend)
+    # four pixels, one unit, four classes
+    pixels = torch.arange(16, dtype=torch.uint8).view(4, 1, 2, 2)
+    task = Task(
+        "tiny", pixels, torch.arange(4), pixels, torch.arange(4), tuple("abcd"), TASK.augment, {}
+    )
+
+    def small(_: object) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 1, bias=False), nn.Linear(1, 4, bias=False))
+
+    half, three_quarters = find(
+        small, task, IMP(rounds=2), sparsity=[0.5, 0.75], recipe=QUICK, device="cpu"
+    )
+    assert half.mask("1.weight").tolist() == [[False, True, False, False]]
+    assert half.mask("2.weight").flatten().tolist() == [True, False, True, True]
+    # of |1|, |−2|, |4|, |3| the two largest
+    assert three_quarters.mask("1.weight").tolist() == [[False, False, False, False]]
+    assert three_quarters.mask("2.weight").flatten().tolist() == [False, False, True, True]
+
+
+class After(Hook):
+    """Copies the network after one step."""
+
+    def __init__(self, model: nn.Module, step: int) -> None:
+        self.model, self.step, self.state = model, step, {}
+
+    def after(self, step: int) -> None:
+        if step == self.step:
+            self.state = copy_of(self.model)
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[dict[str, Any]]]:
+    """Write down the network at the start of every round, after `step` steps, and at its end."""
+
+    def watch(step: int) -> list[dict[str, Any]]:
+        rounds: list[dict[str, Any]] = []
+
+        def watched(model: nn.Module, *args: Any, hooks: Sequence[Hook], **rest: Any) -> Curve:
+            masks = next(hook for hook in hooks if isinstance(hook, KeepMasked)).masks
+            start, after = copy_of(model), After(model, step - 1)
+            curve = fit(model, *args, hooks=[*hooks, after], **rest)
+            rounds.append(
+                {
+                    "start": start,
+                    "later": after.state,
+                    "end": copy_of(model),
+                    "kept": sum(int(mask.sum()) for mask in masks),
+                    "steps": len(curve.loss),
+                }
+            )
+            return curve
+
+        monkeypatch.setattr(aprune.methods.imp, "fit", watched)
+        return rounds
+
+    return watch
+
+
+@pytest.mark.parametrize("rewind", [0, 4])
+@pytest.mark.parametrize("parent", ["mlp", "conv_bn"])
+def test_weights_go_back_to_where_they_were(
+    spy: Callable[[int], list[dict[str, Any]]], rewind: int, parent: str
+) -> None:
+    rounds = spy(rewind)
+    find(parent, TASK, IMP(rounds=3, rewind=rewind), sparsity=0.9, recipe=QUICK, device="cpu")
+    origin = rounds[0]["start"] if rewind == 0 else rounds[0]["later"]
+    assert len(rounds) == 3
+    for later in rounds[1:]:
+        for name, value in later["start"].items():
+            if name.endswith("weight") and value.dim() > 1:
+                # as at the origin where the connection is left, zero where it is gone
+                assert torch.equal(value, torch.where(value != 0, origin[name], 0.0)), name
+                assert int(value.count_nonzero()) < value.numel()
+            else:
+                assert torch.equal(value, origin[name]), name
+    changed = [not torch.equal(rounds[0]["end"][name], origin[name]) for name in origin]
+    assert all(changed)
+
+
+def test_each_round_removes_the_same_fraction_and_costs_the_same(
+    spy: Callable[[int], list[dict[str, Any]]],
+) -> None:
+    rounds = spy(0)
+    found = search(
+        "mlp", TASK, IMP(rounds=4, steps=7), sparsities=[1 - 0.5**4], recipe=QUICK, device="cpu"
+    )
+    total = found.architectures[0].total
+    assert [r["kept"] for r in rounds] == [total, total // 2, total // 4, total // 8]
+    assert found.architectures[0].kept == total // 16
+    assert [r["steps"] for r in rounds] == [7] * 4
+    assert found.steps == 28
+
+
+def test_masks_are_nested() -> None:
+    sparsities = [0.2, 0.5, 0.6, 0.9, 0.95]
+    found = find("mlp", TASK, IMP(rounds=3), sparsity=sparsities, recipe=QUICK, device="cpu")
+    for larger, smaller in pairwise(found):
+        assert smaller.overlap(larger).of_first == 1.0
+
+
+def test_one_round_keeps_the_largest_trained_weights(
+    spy: Callable[[int], list[dict[str, Any]]],
+) -> None:
+    rounds = spy(0)
+    arch = find("mlp", TASK, IMP(rounds=1), sparsity=0.9, recipe=QUICK, device="cpu")
+    sizes = {name: rounds[0]["end"][name].abs() for name in arch.names}
+    left = torch.cat([sizes[name][arch.mask(name)] for name in arch.names])
+    gone = torch.cat([sizes[name][~arch.mask(name)] for name in arch.names])
+    assert left.min() >= gone.max()
+    # over all layers together: their densities differ
+    assert len({layer.density for layer in arch.layers()}) == 3
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(SettingError, match="rounds is 0: expected at least 1"):
+        IMP(rounds=0)
+    with pytest.raises(SettingError, match="rewind is -1: expected a step from 0 on"):
+        IMP(rewind=-1)
+    with pytest.raises(SettingError, match="rewind is step 15, but a round has only 15 steps"):
+        find("mlp", TASK, IMP(rewind=15), sparsity=0.5, recipe=QUICK, device="cpu")
+
+
+def test_a_training_that_diverges_gives_no_mask() -> None:
+    absurd = Recipe(steps=10, lr=1e30, clip=None)
+    with pytest.raises(TrainingError, match=r"at step \d+ of 10"):
+        find("mlp", TASK, IMP(), sparsity=0.5, recipe=absurd, device="cpu")

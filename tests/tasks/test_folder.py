@@ -1,0 +1,161 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from aprune.errors import TaskError
+from aprune.tasks import Augment, load_task
+from aprune.tasks.folder import list_images
+
+RED, BLUE = (200, 10, 20), (5, 15, 250)
+
+
+@pytest.fixture
+def pictures(write_folder: Callable[..., Path]) -> Path:
+    files = {f"reds/{i}.png": (40 + i, 50, RED) for i in range(10)}
+    files |= {f"blues/{i}.jpg": (64, 33 + i, BLUE) for i in range(7)}
+    return write_folder(files)
+
+
+def test_classes_sizes_and_split(pictures: Path) -> None:
+    task = load_task(f"folder:{pictures}")
+    assert task.name == "pictures"
+    assert task.classes == ("blues", "reds")
+    assert task.shape == (3, 32, 32)
+    assert task.augment == Augment(flip=True, shift=4)
+    assert task.test_labels.bincount().tolist() == [1, 2]
+    assert task.train_labels.bincount().tolist() == [6, 8]
+    reds = task.train_images[task.train_labels == 1]
+    assert reds.permute(0, 2, 3, 1).reshape(-1, 3).unique(dim=0).tolist() == [list(RED)]
+
+
+def test_the_split_does_not_depend_on_the_seed_but_on_the_names(pictures: Path) -> None:
+    one, two = (load_task(f"folder:{pictures}", seed=seed) for seed in (0, 1))
+    assert one.provenance["checksum"] == two.provenance["checksum"]
+    _, test = list_images(pictures)
+    before = {file.name for file in test["reds"]}
+    (pictures / "reds").rename(pictures / "crimson")
+    _, test = list_images(pictures)
+    assert {file.name for file in test["crimson"]} == before
+
+
+def test_the_centre_is_cut_out(write_folder: Callable[..., Path]) -> None:
+    root = write_folder({f"{c}/{i}.png": (8, 8, RED) for c in "ab" for i in range(2)})
+    # Three squares side by side: only the middle one is left.
+    stripes = np.zeros((16, 48, 3), np.uint8)
+    stripes[:, 16:32] = 90
+    for name in ("0.png", "1.png"):
+        Image.fromarray(stripes).save(root / "a" / name)
+        Image.fromarray(stripes.transpose(1, 0, 2).copy()).save(root / "b" / name)
+    assert load_task(f"folder:{root}", size=16).train_images.unique().tolist() == [90]
+
+
+def test_train_and_test_folders_are_honoured(write_folder: Callable[..., Path]) -> None:
+    files = {f"train/{c}/{i}.png": (8, 8, RED) for c in "ab" for i in range(3)}
+    files |= {f"test/{c}/x{i}.png": (8, 8, BLUE) for c in "ab" for i in range(2)}
+    task = load_task(f"folder:{write_folder(files)}", size=8)
+    assert task.classes == ("a", "b")
+    assert task.train_images[0, :, 0, 0].tolist() == list(RED)
+    assert task.test_images[:, :, 0, 0].tolist() == [list(BLUE)] * 4
+
+
+def test_classes_and_images_can_be_chosen(pictures: Path) -> None:
+    task = load_task(f"folder:{pictures}", classes=["reds", "blues"], images=5)
+    assert task.classes == ("reds", "blues")
+    assert task.provenance["classes"] == [1, 0]
+    with pytest.raises(TaskError, match=r"has 14 of these 2 classes, 1[23] when balanced"):
+        load_task(f"folder:{pictures}", images=100)
+
+
+def test_what_is_no_image_is_ignored(pictures: Path) -> None:
+    before = load_task(f"folder:{pictures}").provenance["checksum"]
+    (pictures / "notes.txt").write_text("x")
+    (pictures / "reds" / "readme.md").write_text("x")
+    (pictures / "reds" / ".hidden.png").write_text("x")
+    (pictures / ".git").mkdir()
+    (pictures / "reds" / ".thumbnails").mkdir()
+    (pictures / "reds" / ".thumbnails" / "0.png").write_text("x")
+    (pictures / "reds" / "folder.png").mkdir()
+    assert load_task(f"folder:{pictures}").provenance["checksum"] == before
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n", None])
+def test_an_unreadable_image_is_named(pictures: Path, content: bytes | None) -> None:
+    bad = pictures / "reds" / "broken.png"
+    whole = (pictures / "reds" / "0.png").read_bytes()
+    bad.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(TaskError, match=r"reds/broken\.png: the image cannot be read") as caught:
+        load_task(f"folder:{pictures}")
+    assert "\n" not in str(caught.value)
+
+
+def test_modes_of_all_kinds_become_colour(write_folder: Callable[..., Path]) -> None:
+    root = write_folder({f"{c}/{i}.png": (8, 8, RED) for c in "ab" for i in range(2)})
+    grey = Image.new("L", (8, 8), 77)
+    for name in ("0.png", "1.png"):
+        grey.save(root / "a" / name)
+    sixteen = Image.fromarray(np.full((8, 8), 77 * 256 + 13, np.uint16))
+    palette = Image.new("P", (8, 8), 0)
+    palette.putpalette([77, 77, 77] * 256)
+    sixteen.save(root / "b" / "0.png")
+    palette.save(root / "b" / "1.png", transparency=bytes([128] * 256))
+    task = load_task(f"folder:{root}", size=8)
+    assert torch.cat([task.train_images, task.test_images]).unique().tolist() == [77]
+
+
+def test_photographs_are_turned_upright(write_folder: Callable[..., Path]) -> None:
+    root = write_folder({f"{c}/{i}.png": (8, 8, RED) for c in "ab" for i in range(2)})
+    lying = np.zeros((8, 8, 3), np.uint8)
+    lying[:, :4] = 200  # the left half is bright
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown turned clockwise by a quarter: the bright half is then on top
+    for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png"):
+        Image.fromarray(lying).save(root / name, exif=exif)
+    image = load_task(f"folder:{root}", size=8).train_images[0, 0]
+    assert image[:4].unique().tolist() == [200]
+    assert image[4:].unique().tolist() == [0]
+
+
+def test_a_large_photograph_is_read_well(write_folder: Callable[..., Path]) -> None:
+    root = write_folder({f"{c}/{i}.jpg": (1600, 1200, BLUE) for c in "ab" for i in range(2)})
+    image = load_task(f"folder:{root}", size=16).train_images[0].float()
+    assert (image - torch.tensor(BLUE).reshape(3, 1, 1)).abs().max() <= 3
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "at least 2 sub-folders.*found none"),
+        (["only/1.png", "only/2.png"], "found only only"),
+        (["a/1.png", "a/2.png", "b/1.png"], "pictures/b has 1 image; a class needs at least 2"),
+        (["a/1.png", "a/2.png", "b/notes.txt"], "pictures/b has no images"),
+        (["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"], "class b is only in"),
+        (["train/a/1.png", "train/b/1.png", "test/a/1.png"], "test needs at least 2 sub-folders"),
+    ],
+)
+def test_folders_that_are_no_task(tmp_path: Path, files: list[str], message: str) -> None:
+    root = tmp_path / "pictures"
+    root.mkdir()
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("png"):
+            Image.new("RGB", (4, 4)).save(root / name)
+        else:
+            (root / name).write_text("x")
+    with pytest.raises(TaskError, match=message):
+        load_task(f"folder:{root}")
+
+
+def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="missing does not exist"):
+        load_task(f"folder:{tmp_path / 'missing'}")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TaskError, match="file is not a folder"):
+        load_task(f"folder:{tmp_path / 'file'}")
+    with pytest.raises(TaskError, match="without a path"):
+        load_task("folder:")
+    with pytest.raises(TaskError, match="no home folder"):
+        load_task("folder:~nobody-of-this-name/pictures")

@@ -1,0 +1,216 @@
+import json
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aprune.errors import TaskError
+from aprune.tasks import load_task
+from aprune.tasks.dataset import DataSet
+from aprune.tasks.digits import read_digits
+from aprune.tasks.subset import choose_classes, choose_images, make_task, resize
+
+digits = cache(read_digits)
+
+
+@given(
+    classes=st.lists(st.integers(0, 9), min_size=2, unique=True),
+    few=st.integers(0, 100),
+    more=st.integers(0, 100),
+    seed=st.integers(0, 2**32),
+)
+@settings(deadline=None)
+def test_images_are_balanced_exact_and_nested(
+    classes: list[int], few: int, more: int, seed: int
+) -> None:
+    small, large = len(classes) + few, len(classes) + few + more
+    one, two = (choose_images(digits(), classes, count, seed) for count in (small, large))
+    assert set(one.tolist()) <= set(two.tolist())
+    for chosen, count in ((one, small), (two, large)):
+        assert len(set(chosen.tolist())) == count
+        counts = digits().train_labels[chosen].bincount(minlength=10)
+        assert counts.sum() == counts[classes].sum()
+        assert counts[classes].max() - counts[classes].min() <= 1
+
+
+def test_who_gets_one_more_depends_on_the_seed() -> None:
+    lucky = {
+        int(digits().train_labels[choose_images(digits(), [0, 1, 2], 4, seed)].mode().values)
+        for seed in range(20)
+    }
+    assert lucky == {0, 1, 2}
+
+
+def test_different_seeds_choose_different_images() -> None:
+    one, two = (choose_images(digits(), range(10), 50, seed).tolist() for seed in (0, 1))
+    assert len(set(one) & set(two)) < 10
+
+
+def test_the_images_of_a_class_do_not_depend_on_the_other_classes() -> None:
+    def of_class_three(classes: list[int]) -> list[int]:
+        chosen = choose_images(digits(), classes, 5 * len(classes), seed=7)
+        return chosen[digits().train_labels[chosen] == 3].tolist()
+
+    assert of_class_three([3, 4]) == of_class_three([9, 0, 3])
+
+
+def test_labels_follow_the_order_given(numbered: Callable[..., DataSet]) -> None:
+    task = make_task(numbered([20, 20, 20, 20]), classes=[3, 0, 2], images=30)
+    assert task.classes == ("class 3", "class 0", "class 2")
+    original = torch.tensor([3, 0, 2])
+    assert torch.equal(original[task.train_labels], task.train_images[:, 0, 0, 0].long())
+    assert torch.equal(original[task.test_labels], task.test_images[:, 0, 0, 0].long())
+    assert task.provenance["classes"] == [3, 0, 2]
+    assert task.provenance["images"] == 30
+
+
+def test_the_test_split_stays_whole(numbered: Callable[..., DataSet]) -> None:
+    data = numbered([20, 20, 20], tests=4)
+    task = make_task(data, classes=[0, 2], images=2)
+    assert len(task.test_labels) == 8
+    expected = data.test_images[data.test_labels != 1]
+    assert torch.equal(task.test_images, expected)
+
+
+def test_everything_by_default(numbered: Callable[..., DataSet]) -> None:
+    data = numbered([5, 0, 9])
+    task = make_task(data)
+    assert torch.equal(task.train_images, data.train_images)
+    assert task.classes == ("class 0", "class 2")
+    assert task.train_labels.bincount().tolist() == [5, 9]
+    assert task.augment == data.augment
+
+
+def test_drawn_classes_are_sorted_present_and_seeded(numbered: Callable[..., DataSet]) -> None:
+    data = numbered([3, 0] * 20)
+    draws = [choose_classes(data, 5, seed) for seed in range(30)]
+    assert all(draw == sorted(draw) and len(set(draw)) == 5 for draw in draws)
+    assert {label for draw in draws for label in draw} == set(range(0, 40, 2))
+    assert draws == [choose_classes(data, np.int64(5), seed) for seed in range(30)]
+    assert len({tuple(draw) for draw in draws}) > 25
+
+
+def test_classes_by_name_and_by_number_as_text() -> None:
+    assert choose_classes(digits(), ["8", "1"], 0) == choose_classes(digits(), [8, 1], 0) == [8, 1]
+
+
+def test_a_name_goes_before_a_number(numbered: Callable[..., DataSet]) -> None:
+    data = numbered([3, 3, 3])
+    object.__setattr__(data, "classes", ("2", "0", "x"))
+    assert choose_classes(data, ["0", "2", "x"], 0) == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (11, "at most 10"),
+        (1, "at least 2"),
+        (0, "at least 2"),
+        (-3, "at least 2"),
+        ([4], "at least 2"),
+        ([], "at least 2"),
+        ([1, 2, 1], "class 1 is given more than once"),
+        (["1", 1], "class 1 is given more than once"),
+        ([1, 10], "no images of class 10; there are 0 .0., 1 .1."),
+        ([1, -1], "no images of class -1"),
+        (["cat", "dog"], "no images of class 'cat'"),
+        ([1, 2.5], "no images of class 2.5"),
+        ([True, 2], "no images of class True"),
+        ("12", "got '12' as classes"),
+        (True, "got True as classes"),
+        (2.0, "got 2.0 as classes"),
+    ],
+)
+def test_impossible_classes_are_refused(classes: object, message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        make_task(digits(), classes=classes)  # type: ignore[arg-type]
+
+
+def test_a_class_without_images_is_unknown(numbered: Callable[..., DataSet]) -> None:
+    with pytest.raises(TaskError, match=r"no images of class 1; there are 0 \(class 0\), 2"):
+        make_task(numbered([3, 0, 3]), classes=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (
+            1000,
+            r"got 1000 training images; numbered has 25 of these 2 classes, 2[01] when balanced",
+        ),
+        (1, "at least 2, one for each class"),
+        (-5, "at least 2"),
+        (2.5, "got 2.5"),
+        (True, "got True"),
+    ],
+)
+def test_impossible_numbers_of_images_are_refused(
+    numbered: Callable[..., DataSet], images: int, message: str
+) -> None:
+    with pytest.raises(TaskError, match=message):
+        make_task(numbered([10, 15]), images=images)
+
+
+def test_the_most_that_the_error_names_can_be_had(numbered: Callable[..., DataSet]) -> None:
+    data = numbered([10, 12, 15])
+    for seed in range(10):
+        with pytest.raises(TaskError, match="ask for at most") as caught:
+            make_task(data, images=37, seed=seed)
+        most = int(str(caught.value).partition("at most ")[2].partition(",")[0])
+        assert 30 <= most <= 32
+        assert len(make_task(data, images=most, seed=seed).train_labels) == most
+        with pytest.raises(TaskError):
+            make_task(data, images=most + 1, seed=seed)
+
+
+def test_all_images_of_an_even_data_set_can_be_asked_for(numbered: Callable[..., DataSet]) -> None:
+    data = numbered([6, 6, 6])
+    assert torch.equal(make_task(data, images=18).train_images, data.train_images)
+    with pytest.raises(TaskError, match="has 18 of these 3 classes: ask for at most 18"):
+        make_task(data, images=19)
+
+
+def test_resizing_by_hand() -> None:
+    # Halving four columns with the triangle filter: weights 3, 3, 1 for the pixels in reach, so the
+    # left one of (0, 0, 80, 80) is 80/7 = 11.4 and the right one 480/7 = 68.6.
+    images = torch.tensor([0, 0, 80, 80], dtype=torch.uint8).expand(1, 1, 4, 4)
+    assert resize(images, 2).tolist() == [[[[11, 69], [11, 69]]]]
+
+
+def test_size_reaches_training_and_test_images() -> None:
+    task = load_task("digits", size=16)
+    assert task.shape == (1, 16, 16)
+    assert task.test_images.shape[2:] == (16, 16)
+    assert task.provenance["size"] == 16
+    assert task.train_images.dtype == torch.uint8
+    assert torch.equal(load_task("digits", size=8).train_images, digits().train_images)
+
+
+@pytest.mark.parametrize("size", [0, -1, 5000, 2.5, True])
+def test_impossible_sizes_are_refused(size: int) -> None:
+    with pytest.raises(TaskError, match="1 … 1024 pixels"):
+        load_task("digits", size=size)
+
+
+def test_provenance_is_json_whatever_the_numbers_came_as() -> None:
+    task = load_task(
+        "digits",
+        classes=np.array([4, 2]).tolist(),
+        images=np.int64(9),  # type: ignore[arg-type]
+        seed=np.int64(3),  # type: ignore[arg-type]
+        size=np.int64(4),  # type: ignore[arg-type]
+    )
+    read = json.loads(json.dumps(task.provenance))
+    checksum = digits().checksum
+    assert read == {
+        "data": "digits",
+        "checksum": checksum,
+        "classes": [4, 2],
+        "images": 9,
+        "seed": 3,
+        "size": 4,
+    }

@@ -1,0 +1,71 @@
+"""Files are whole, as they were, or not there at all."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from aprune.errors import FileError
+from aprune.files import check_writable, writing
+
+
+def test_a_file_appears_when_the_block_ends(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "folder" / "note.txt"
+    with writing(target) as temporary:
+        temporary.write_text("whole")
+        assert not target.exists()
+        assert temporary.suffix == ".txt"
+    assert target.read_text() == "whole"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_permissions_are_those_of_an_ordinary_file(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with writing(tmp_path / "note.txt") as temporary:
+            temporary.write_text("")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "note.txt").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("stop", [RuntimeError, KeyboardInterrupt])
+def test_a_block_that_fails_changes_nothing(tmp_path: Path, stop: type[BaseException]) -> None:
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+
+    def half() -> None:
+        with writing(target) as temporary:
+            temporary.write_text("ha")
+            raise stop
+
+    with pytest.raises(stop):
+        half()
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for target in (tmp_path / "file" / "note.txt", tmp_path / "folder", tmp_path / ("x" * 300)):
+        expected = pytest.raises(FileError, match=r"^cannot write .*choose another place")
+        with expected as caught, writing(target) as temporary:
+            temporary.write_text("new")
+        assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_an_error_of_the_disk_is_one_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="No space left"), writing(tmp_path / "note.txt"):
+        raise OSError(28, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_probing_a_folder_leaves_nothing_in_it(tmp_path: Path) -> None:
+    assert check_writable(tmp_path / "out") == tmp_path / "out"
+    assert list((tmp_path / "out").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot write"):
+        check_writable(tmp_path / "file")

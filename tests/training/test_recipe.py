@@ -1,0 +1,56 @@
+"""Recipes: what they refuse, and what they take by default."""
+
+import json
+from functools import partial
+
+import pytest
+
+from aprune import build_parent, load_task
+from aprune.errors import SettingError
+from aprune.maths.schedules import one_cycle
+from aprune.training import Recipe, describe_settings
+
+GOOD = Recipe(steps=10, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "steps is 0: expected a whole number from 1 on"),
+        ({"steps": 1.5}, "steps is 1.5"),
+        ({"batch": 0}, "batch is 0"),
+        ({"lr": 0.0}, "learning rate is 0.0"),
+        ({"lr": -1.0}, "learning rate is -1.0"),
+        ({"lr": float("nan")}, "learning rate is nan"),
+        ({"clip": 0.0}, "clip is 0.0"),
+        ({"momentum": -0.1}, "momentum is -0.1"),
+        ({"weight_decay": -1.0}, "weight_decay is -1.0"),
+        ({"nesterov": True, "momentum": 0.0}, "nesterov is set without momentum"),
+        ({"optimiser": "lion"}, "unknown optimiser 'lion': expected sgd or adam"),
+        ({"schedule": "cosine"}, "unknown schedule 'cosine'"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        GOOD.but(**changes)
+
+
+def test_but_changes_what_is_given() -> None:
+    assert GOOD.but(steps=20, lr=None) == Recipe(steps=20, lr=0.1)
+    assert GOOD.but(weight_decay=0.0).weight_decay == 0.0
+
+
+def test_defaults_follow_the_network_and_the_task() -> None:
+    task = load_task("digits", images=100)
+    plain, normed = build_parent("conv", task), build_parent("conv_bn", task)
+    assert Recipe.for_search(plain, task).steps == 1000
+    assert Recipe.for_search(plain, task).lr < Recipe.for_search(normed, task).lr
+    assert Recipe.for_transfer(plain, task).lr < Recipe.for_transfer(normed, task).lr
+
+
+def test_settings_are_described_in_json() -> None:
+    recipe = GOOD.but(schedule=partial(one_cycle, warmup=0.5))
+    described = describe_settings(recipe)
+    assert "warmup=0.5" in described["schedule"]
+    assert json.loads(json.dumps(described))["steps"] == 10
+    assert describe_settings(GOOD)["schedule"] == "one_cycle"
