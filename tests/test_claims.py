@@ -34,7 +34,7 @@ def retrained(method: Method, seed: int) -> list[float]:
         recipe=Recipe(steps=300, lr=0.03),
         device="cpu",
     )
-    recipe = Recipe(steps=200, lr=0.3)
+    recipe = Recipe(steps=200, lr=0.1)
     return [
         transfer(architecture, "mlp", new, seed=seed, recipe=recipe, device="cpu").accuracy
         for architecture in found

@@ -107,6 +107,12 @@ def test_include_and_exclude() -> None:
         find_connections(net, exclude="*")
 
 
+def test_a_name_stands_for_itself_whatever_its_letters() -> None:
+    net = nn.ModuleDict({"a[0]": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+    names = list(find_connections(net))
+    assert list(find_connections(net, include=names)) == names == ["a[0].weight", "b.weight"]
+
+
 @pytest.mark.parametrize("exclude", [None, "first.*", "second.*"])
 def test_tied_weights_are_refused(exclude: str | None) -> None:
     with pytest.raises(SettingError, match=r"first\.weight and second\.weight share one tensor"):

@@ -11,19 +11,21 @@ Example:
     True
 """
 
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from aprune.architecture import Architecture
-from aprune.connections import find_connections
-from aprune.errors import ApruneError
-from aprune.initialise import initialise
-from aprune.methods import AP, IMP, Random, attach
-from aprune.parents import build_parent, parent_names
-from aprune.search import Found, find, search
-from aprune.tasks import Task, load_task
-from aprune.trained import Trained, load_model
-from aprune.training import Recipe
-from aprune.transfer import Result, transfer
+if TYPE_CHECKING:
+    from aprune.architecture import Architecture
+    from aprune.connections import find_connections
+    from aprune.errors import ApruneError
+    from aprune.finding import Found, find, search
+    from aprune.methods import AP, IMP, Random, attach
+    from aprune.parents import build_parent, parent_names
+    from aprune.retraining import Result, transfer
+    from aprune.tasks import Task, load_task
+    from aprune.trained import Trained, load_model
+    from aprune.training import Recipe
 
 try:
     __version__ = version("aprune")
@@ -45,10 +47,35 @@ __all__ = [
     "build_parent",
     "find",
     "find_connections",
-    "initialise",
     "load_model",
     "load_task",
     "parent_names",
     "search",
     "transfer",
 ]
+
+_HOMES = {
+    "architecture": ("Architecture",),
+    "connections": ("find_connections",),
+    "errors": ("ApruneError",),
+    "finding": ("Found", "find", "search"),
+    "methods": ("AP", "IMP", "Random", "attach"),
+    "parents": ("build_parent", "parent_names"),
+    "retraining": ("Result", "transfer"),
+    "tasks": ("Task", "load_task"),
+    "trained": ("Trained", "load_model"),
+    "training": ("Recipe",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `aprune --help` need not load PyTorch."""
+    for home, names in _HOMES.items():
+        if name in names:
+            globals()[name] = getattr(importlib.import_module(f"aprune.{home}"), name)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -46,7 +46,7 @@ def find_connections(
         >>> list(find_connections(net, exclude="2.*"))
         ['0.weight']
     """
-    included, excluded = _patterns(include), _patterns(exclude)
+    included, excluded = list_patterns(include) or [], list_patterns(exclude) or []
     found: dict[str, nn.Parameter] = {}
     names: dict[int, list[str]] = {}
     for name, _, parameter in _every_parameter(model):
@@ -71,6 +71,18 @@ def find_connections(
             + (f" among those matching {', '.join(included)}" if included else "")
         )
     return found
+
+
+def list_patterns(patterns: str | Sequence[str] | None) -> list[str] | None:
+    """Return one pattern or several as a list; None stays None.
+
+    Example:
+        >>> list_patterns("features.*")
+        ['features.*']
+    """
+    if patterns is None:
+        return None
+    return [patterns] if isinstance(patterns, str) else list(patterns)
 
 
 def weights_of(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -169,8 +181,8 @@ def fold(model: nn.Module, names: Iterable[str]) -> None:
         >>> layer = nn.Linear(2, 1, bias=False)
         >>> _ = attach_masks(layer, {"weight": torch.tensor([[1.0, -1.0]])}, t_l=100.0, t_s=10.0)
         >>> fold(layer, ["weight"])
-        >>> type(layer), layer.weight[0, 1].item()
-        (<class 'torch.nn.modules.linear.Linear'>, 0.0)
+        >>> type(layer), layer.weight[0, 1].item() == 0.0
+        (<class 'torch.nn.modules.linear.Linear'>, True)
     """
     for name in names:
         module, leaf = _owner(model, name)
@@ -198,11 +210,6 @@ def _multiplies(name: str, module: nn.Module, parameter: nn.Parameter) -> bool:
     return parameter.dim() >= 2 and not added and not isinstance(module, NORMS + _LOOKED_UP)
 
 
-def _patterns(patterns: str | Sequence[str] | None) -> tuple[str, ...]:
-    if patterns is None:
-        return ()
-    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
-
-
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    # a name may itself contain what patterns are made of
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

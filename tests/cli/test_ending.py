@@ -72,14 +72,14 @@ def test_module_is_the_command(tmp_path: Path) -> None:
 
 
 def _break(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Let the search fail; by way of the module, since `aprune.search` is the function."""
+    """Let the search fail; where the command line looks it up."""
 
     def fail(*_: Any, **__: Any) -> NoReturn:
         raise error
 
-    import aprune.search  # noqa: F401
+    import aprune.finding  # noqa: F401
 
-    monkeypatch.setattr(sys.modules["aprune.search"], "search", fail)
+    monkeypatch.setattr(sys.modules["aprune.finding"], "search", fail)
 
 
 def test_unexpected_error(

@@ -72,7 +72,7 @@ def test_find_as_json(aprune: Callable[..., Any], tmp_path: Path) -> None:
     assert ended.err == ""
     assert [entry["sparsity"] for entry in document["architectures"]] == [0.9, 0.5]
     assert document["method"] == "imp"
-    assert document["steps"] == 40
+    assert document["steps"] == 20
     assert document["test_accuracy"] is None
     found = Architecture.load(document["architectures"][0]["file"])
     assert (found.kept, found.total) == (

@@ -46,7 +46,7 @@ TRANSFER = ("--task", "digits", "--classes", "5,6", "--steps", 5)
         ({"--method": "random", "--t-l": "9"}, ["--t-l", "ap"]),
         ({"--method": "random", "--weights": None}, ["random", "weights"]),
         ({"--method": "random", "--spread": "thin"}, ["'thin'", "layer or global"]),
-        ({"--method": "imp", "--rewind": "10"}, ["rewind", "10 steps"]),
+        ({"--method": "imp", "--rewind": "10"}, ["rewind", "2 steps"]),
         ({"--gamma": "some"}, ["'some'", "auto"]),
         ({"--gamma": "-1"}, ["gamma is -1"]),
         ({"--t-s": "0"}, ["t_s is 0"]),

@@ -10,10 +10,10 @@ import torch
 from aprune import Recipe, find, load_task
 from aprune.connections import find_connections
 from aprune.errors import SettingError
+from aprune.finding import search
 from aprune.maths.select import keep_count
 from aprune.methods import METHODS, Method, find_method
 from aprune.parents import build_parent
-from aprune.search import search
 from aprune.tasks import Task
 
 TASK = load_task("digits", classes=[0, 1, 2, 3], images=200, seed=0)
@@ -139,7 +139,7 @@ def test_weights_are_those_of_the_architecture(method: Method) -> None:
 def test_the_cost_is_told(method: Method) -> None:
     found = search("mlp", TASK, method, sparsities=[0.5], recipe=QUICK, device="cpu")
     assert found.steps == sum(len(curve.loss) for curve in found.curves)
-    assert found.steps == {"random": 0, "ap": 16, "imp": 5 * 16}[method.name]
+    assert found.steps == {"random": 0, "ap": 16, "imp": 15}[method.name]
 
 
 def test_names_find_methods() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import aprune.methods.imp
 from aprune import IMP, Recipe, find, load_task
 from aprune.errors import SettingError, TrainingError
-from aprune.search import search
+from aprune.finding import search
 from aprune.tasks import Task
 from aprune.training import Curve, Hook, KeepMasked, fit
 
@@ -108,7 +108,14 @@ def test_weights_go_back_to_where_they_were(
     spy: Callable[[int], list[dict[str, Any]]], rewind: int, parent: str
 ) -> None:
     rounds = spy(rewind)
-    find(parent, TASK, IMP(rounds=3, rewind=rewind), sparsity=0.9, recipe=QUICK, device="cpu")
+    find(
+        parent,
+        TASK,
+        IMP(rounds=3, rewind=rewind, steps=15),
+        sparsity=0.9,
+        recipe=QUICK,
+        device="cpu",
+    )
     origin = rounds[0]["start"] if rewind == 0 else rounds[0]["later"]
     assert len(rounds) == 3
     for later in rounds[1:]:
@@ -137,6 +144,14 @@ def test_each_round_removes_the_same_fraction_and_costs_the_same(
     assert found.steps == 28
 
 
+def test_the_rounds_share_the_steps_unless_told_otherwise(
+    spy: Callable[[int], list[dict[str, Any]]],
+) -> None:
+    rounds = spy(0)
+    find("mlp", TASK, IMP(rounds=4), sparsity=0.5, recipe=QUICK, device="cpu")
+    assert [r["steps"] for r in rounds] == [3] * 4  # 15 // 4
+
+
 def test_masks_are_nested() -> None:
     sparsities = [0.2, 0.5, 0.6, 0.9, 0.95]
     found = find("mlp", TASK, IMP(rounds=3), sparsity=sparsities, recipe=QUICK, device="cpu")
@@ -163,10 +178,14 @@ def test_bad_settings_are_refused() -> None:
     with pytest.raises(SettingError, match="rewind is -1: expected a step from 0 on"):
         IMP(rewind=-1)
     with pytest.raises(SettingError, match="rewind is step 15, but a round has only 15 steps"):
-        find("mlp", TASK, IMP(rewind=15), sparsity=0.5, recipe=QUICK, device="cpu")
+        find("mlp", TASK, IMP(rewind=15, steps=15), sparsity=0.5, recipe=QUICK, device="cpu")
+    with pytest.raises(SettingError, match="rewind is step 3, but a round has only 3 steps"):
+        find("mlp", TASK, IMP(rewind=3, rounds=5), sparsity=0.5, recipe=QUICK, device="cpu")
+    with pytest.raises(SettingError, match="steps is 0"):
+        find("mlp", TASK, IMP(steps=0), sparsity=0.5, recipe=QUICK, device="cpu")
 
 
 def test_a_training_that_diverges_gives_no_mask() -> None:
-    absurd = Recipe(steps=10, lr=1e30, clip=None)
+    absurd = Recipe(steps=50, lr=1e30, clip=None)
     with pytest.raises(TrainingError, match=r"at step \d+ of 10"):
         find("mlp", TASK, IMP(), sparsity=0.5, recipe=absurd, device="cpu")

@@ -21,8 +21,8 @@ from aprune.errors import SettingError
 
 if TYPE_CHECKING:
     from aprune.architecture import Architecture
+    from aprune.finding import Found
     from aprune.methods import Method
-    from aprune.search import Found
 
 EXAMPLE = (
     "Example: aprune find --parent mlp --task digits --classes 0,1,2,3,4 --method ap"
@@ -102,7 +102,7 @@ def find(
     Writes PARENT-TASK-METHOD-SPARSITY-seedK.arch.safetensors for each sparsity: which connections
     are there, one bit each, and where it comes from.
     """
-    from aprune.search import search
+    from aprune.finding import search
     from aprune.tasks import load_task
     from aprune.training import Recipe, choose_device
 

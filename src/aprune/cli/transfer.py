@@ -12,8 +12,8 @@ from aprune.errors import SettingError
 
 if TYPE_CHECKING:
     from aprune.architecture import Architecture
+    from aprune.retraining import Result
     from aprune.tasks import Task
-    from aprune.transfer import Result
 
 EXAMPLE = (
     "Example: aprune transfer archs/mlp-digits-ap-0.9-seed0.arch.safetensors --task digits"
@@ -76,10 +76,10 @@ def transfer(
     It gets fresh weights and is tested on images of the new task that it has never seen. Image
     size, channels and number of classes may differ from those of the search.
     """
+    from aprune.retraining import transfer
     from aprune.tasks import load_task
     from aprune.trained import load_model
     from aprune.training import Recipe, choose_device
-    from aprune.transfer import transfer
 
     architecture = _load(file, dense=dense, parent=parent)
     name = _name_parent(architecture, file, parent)

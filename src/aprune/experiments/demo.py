@@ -1,9 +1,11 @@
 """The whole story in under a minute: find on five digits, carry over to the other five, compare.
 
 The setting was chosen on seeds 100 … 105, judged on training images of the digits 5 … 9 that those
-seeds leave unused; the demo shows other seeds, and test images that played no part in the choice. One
-learning rate suits all three methods there, so that there is nothing to tune. IMP gets as many
-training steps as AP; with five times as many it was no better.
+seeds leave unused; the demo shows other seeds, and test images that played no part in the choice.
+Among the learning rates tried there (0.1 and 0.3) the smaller suits all three methods at least as well
+on average, so that there is nothing to tune. IMP gets as many training steps as AP, in the best of
+1, 2, 5 and 10 rounds; with five times as many steps its mean over the sparsities rose from .820 to
+.831, where AP had .884 and random connections .631.
 """
 
 import contextlib
@@ -29,10 +31,10 @@ SETTING = Comparison(
     methods=("ap", "random", "imp"),
     sparsities=(0.9, 0.95, 0.98, 0.99),
     seeds=(0, 1, 2, 3, 4, 5),
-    imp=IMP(rounds=5, steps=100),
+    imp=IMP(rounds=2, steps=250),
     search_steps=500,
     retrain_steps=200,
-    lrs=(0.3,),
+    lrs=(0.1,),
 )
 
 HEADLINE = 0.98

@@ -130,7 +130,8 @@ def draw(frame: "pd.DataFrame") -> "Figure":
     with style.styled():
         figure = style.make_figure(height=2.6)
         axes = figure.add_subplot()
-        for number, (method, points) in enumerate(_points(frame)):
+        curves = list(_points(frame))
+        for number, (method, points) in enumerate(curves):
             colour, dashes = style.COLOURS[method], style.DASHES[method]
             label = TITLES.get(method, method)
             if method == _DENSE:
@@ -140,7 +141,7 @@ def draw(frame: "pd.DataFrame") -> "Figure":
                 continue
             sparsities, means, stds = (list(column) for column in zip(*points, strict=True))
             axes.errorbar(
-                [_DODGE**number * (1 - sparsity) for sparsity in sparsities],
+                [_DODGE ** (number - (len(curves) - 1) / 2) * (1 - s) for s in sparsities],
                 means,
                 yerr=stds,
                 color=colour,

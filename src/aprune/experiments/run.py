@@ -10,11 +10,11 @@ import torch
 from aprune.architecture import Architecture
 from aprune.errors import SearchError, TrainingError
 from aprune.experiments.store import Store
+from aprune.finding import search
 from aprune.methods import Method
-from aprune.search import search
+from aprune.retraining import transfer
 from aprune.tasks import Task
 from aprune.training import Recipe, describe_settings
-from aprune.transfer import transfer
 
 _VERSION = 1  # raised when the same settings come to mean something else
 

@@ -11,16 +11,24 @@ until the sparsity asked for is reached; then w is frozen. The architecture is m
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from aprune.architecture import Architecture
-from aprune.connections import TwoTemperatureMask, attach_masks, find_connections, fold, has_norm
+from aprune.connections import (
+    TwoTemperatureMask,
+    attach_masks,
+    find_connections,
+    fold,
+    has_norm,
+    list_patterns,
+)
 from aprune.errors import SearchError, SettingError, TrainingError
 from aprune.initialise import initialise
 from aprune.maths.schedules import Schedule, find_schedule, ramp
+from aprune.maths.seed import derive_seed
 from aprune.maths.select import check_sparsity, keep_count, keep_largest
 from aprune.methods.descent import Descent
 from aprune.methods.protocol import Masks, Outcome, masked_state
@@ -60,7 +68,7 @@ class AP:
     """
 
     name: ClassVar[str] = "ap"
-    sparsity: float | tuple[float, ...] | None = None
+    sparsity: float | Sequence[float] | None = None
     steps: int | None = None
     t_l: float = 100.0
     t_s: float = 10.0
@@ -75,11 +83,14 @@ class AP:
 
     def __post_init__(self) -> None:
         for name in ("t_l", "t_s", "w_scale", "w_step"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise SettingError(f"{name} is {value!r}: expected a number above 0")
-        if self.gamma != "auto" and not self.gamma >= 0:
+            if not _is_number(getattr(self, name)):
+                raise SettingError(f"{name} is {getattr(self, name)!r}: expected a number above 0")
+        if self.gamma != "auto" and not _is_number(self.gamma, least=0.0):
             raise SettingError(f"gamma is {self.gamma!r}: expected auto or a number from 0 on")
+        if self.theta_start not in ("he", "parent") and not _is_number(self.theta_start):
+            raise SettingError(
+                f"theta_start is {self.theta_start!r}: expected he, parent or a number above 0"
+            )
         start = 0.0 if self.dense_start is None else self.dense_start
         if not 0 <= start < self.ramp_end <= 1:
             raise SettingError(
@@ -135,7 +146,9 @@ class AP:
         if self.gamma != "auto":
             recipe = recipe.but(weight_decay=2 * self.gamma)
         method = replace(self, sparsity=tuple(sparsities), steps=recipe.steps)
-        search = attach(model, method, include=connections, seed=seed, weights=weights)
+        parameters = dict(model.named_parameters())
+        chosen = {name: parameters[name] for name in connections}
+        search = _attach(model, method, chosen, seed=seed, weights=weights)
         try:
             curve = fit(
                 model, task, recipe, seed=seed, hooks=[search], title="ap search", progress=progress
@@ -191,12 +204,36 @@ def attach(
     if method.steps < 2:
         raise SettingError(f"steps is {method.steps}: expected at least 2")
     connections = find_connections(model, include=include, exclude=exclude)
+    search = _attach(model, method, connections, seed=seed, weights=weights)
+    search.origin = {"include": list_patterns(include), "exclude": list_patterns(exclude)}
+    return search
+
+
+def _attach(
+    model: nn.Module,
+    method: AP,
+    connections: Mapping[str, nn.Parameter],
+    *,
+    seed: int,
+    weights: bool,
+) -> "Search":
+    for sparsity in _sparsities(method):
+        keep_count(sum(theta.numel() for theta in connections.values()), sparsity)
     w = {}
-    for number, (name, theta) in enumerate(connections.items()):
-        generator = torch.Generator(theta.device).manual_seed(seed * 1_000_003 + number)
+    for name, theta in connections.items():
+        generator = torch.Generator(theta.device).manual_seed(derive_seed(seed, "w", name))
         draw = torch.empty_like(theta, dtype=torch.float32, requires_grad=False)
         w[name] = draw.normal_(generator=generator).abs_().mul_(method.w_scale)
     return Search(model, method, attach_masks(model, w, method.t_l, method.t_s), weights=weights)
+
+
+def _sparsities(method: AP) -> tuple[float, ...]:
+    asked = method.sparsity if isinstance(method.sparsity, Sequence) else [method.sparsity]
+    return tuple(sorted({check_sparsity(s) for s in asked if s is not None}))
+
+
+def _is_number(value: object, least: float = math.ulp(0.0)) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= least
 
 
 class Search(Hook):
@@ -214,19 +251,19 @@ class Search(Hook):
         *,
         weights: bool = False,
     ) -> None:
-        assert method.sparsity is not None
         assert method.steps is not None
-        asked = (method.sparsity,) if isinstance(method.sparsity, float) else method.sparsity
-        self.sparsities = tuple(sorted(check_sparsity(s) for s in asked))
+        self.sparsities = _sparsities(method)
         self.method, self.steps = method, method.steps
         self.masks: dict[float, Masks] = {}
         self.weights: dict[float, dict[str, Tensor]] = {}
+        self.origin: dict[str, Any] = {}
         self._model, self._keep_weights = model, weights
         self._w = {name: mask.w for name, mask in parametrisations.items()}
         gamma = None if method.gamma == "auto" else method.gamma
         self._descent = Descent(list(self._w.values()), relative=method.relative, gamma=gamma)
         start = method.dense_start
-        self._start = (0.3 if has_norm(model) else 0.5) if start is None else start
+        usual = min(0.3 if has_norm(model) else 0.5, method.ramp_end / 2)
+        self._start = usual if start is None else start
         self._schedule = find_schedule(method.w_schedule)
         self._step = 0
         self._phase = ""
@@ -265,7 +302,10 @@ class Search(Hook):
     def after(self, step: int) -> None:
         """Take the architectures that this step has passed."""
         self._step = step + 1
-        if self._phase == "frozen":
+        if self._phase == "dense" and step + 1 >= self._first_descent:
+            self._enter("descent")
+            return
+        if self._phase != "descent":
             return
         # a hair of tolerance: the schedule is a product of floats, the target a number typed in
         reached = self._scheduled(step) + 1e-9 if self._follows_schedule else self.sparsity
@@ -273,8 +313,6 @@ class Search(Hook):
             self._take(sparsity)
         if len(self.masks) == len(self.sparsities):
             self._freeze()
-        elif step + 1 >= self._first_descent:
-            self._enter("descent")
 
     def check(self, step: int) -> None:
         """Raise if w is not finite."""
@@ -297,9 +335,8 @@ class Search(Hook):
         sparsity = self.sparsities[-1] if sparsity is None else sparsity
         if sparsity not in self.masks:
             raise SearchError(self._short_of(sparsity))
-        return Architecture(
-            self.masks[sparsity], {"method": self.method.name, "sparsity": sparsity}
-        )
+        origin = {"method": self.method.name, "sparsity": sparsity, **self.origin}
+        return Architecture(self.masks[sparsity], origin)
 
     def finish(self) -> None:
         """Fold the masks into the weights, so that the network is an ordinary one again.

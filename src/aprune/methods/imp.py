@@ -60,7 +60,8 @@ class IMP:
         progress: bool | None = None,
     ) -> Outcome:
         """Train and prune, round after round; each sparsity is taken in the first round to reach it."""
-        recipe = recipe.but(steps=self.steps or max(1, recipe.steps // self.rounds))
+        shared = max(1, recipe.steps // self.rounds)
+        recipe = recipe.but(steps=shared if self.steps is None else self.steps)
         if self.rewind >= recipe.steps:
             raise SettingError(
                 f"rewind is step {self.rewind}, but a round has only {recipe.steps} steps"

@@ -1,4 +1,4 @@
-"""`transfer`: fresh weights under a mask on a new task, or the search's own."""
+"""`transfer`: fresh weights under a mask on a new task."""
 
 import dataclasses
 from functools import partial
@@ -17,13 +17,12 @@ from aprune import (
     Recipe,
     build_parent,
     find,
-    initialise,
     load_model,
     load_task,
-    search,
     transfer,
 )
-from aprune.errors import ArchitectureError, SettingError
+from aprune.errors import ArchitectureError
+from aprune.initialise import initialise
 from aprune.maths.schedules import one_cycle
 from aprune.tasks import Augment, Task
 
@@ -39,12 +38,6 @@ def other_world(channels: int = 3, size: int = 12, classes: int = 5) -> Task:
     labels = torch.arange(40) % classes
     names = tuple(f"kind {k}" for k in range(classes))
     return Task("other", pixels, labels, pixels, labels, names, Augment(True, 1), {"data": "made"})
-
-
-def searched(parent: Any, sparsity: float = 0.8, **more: Any) -> Any:
-    return search(
-        parent, OLD, AP(), sparsities=[sparsity], recipe=QUICK, weights=True, device="cpu", **more
-    )
 
 
 def strays(model: nn.Module, arch: Architecture) -> int:
@@ -183,100 +176,6 @@ def test_a_network_or_a_function_is_a_parent_too() -> None:
     assert result.provenance["parent"] == "Sequential"
 
 
-# ---- starting from the search's own weights
-
-
-@pytest.mark.parametrize("parent", ["mlp", "conv_bn"])
-def test_other_classes_get_a_fresh_head(parent: str) -> None:
-    found = searched(parent)
-    arch, start = found.architectures[0], found.networks[0]
-    head = arch.names[-1]
-    same_number = load_task("digits", classes=[4, 5, 6, 7], images=60)
-    for task in (NEW, same_number):
-        result = transfer(arch, parent, task, start_from=start, recipe=STILL, device="cpu")
-        mine, theirs = dict(result.model.named_parameters()), dict(start.model.named_parameters())
-        for name in mine:
-            if name.startswith(head.removesuffix("weight")):
-                assert mine[name].shape != theirs[name].shape or not torch.equal(
-                    mine[name], theirs[name]
-                )
-            else:
-                assert torch.equal(mine[name], theirs[name]), name
-        assert not mine[head.replace("weight", "bias")].any()
-        assert result.architecture is not None
-        assert strays(result.model, result.architecture) == 0
-        assert result.provenance["init"] == "start_from"
-
-
-def test_the_same_classes_keep_their_head() -> None:
-    found = searched("mlp")
-    arch, start = found.architectures[0], found.networks[0]
-    again = load_task("digits", classes=[0, 1, 2, 3], images=40, seed=7)
-    result = transfer(arch, "mlp", again, start_from=start, recipe=STILL, device="cpu")
-    assert all(map(torch.equal, result.model.parameters(), start.model.parameters()))
-
-
-def test_other_input_channels_get_a_fresh_first_layer() -> None:
-    found = searched("conv_bn")
-    arch, start = found.architectures[0], found.networks[0]
-    result = transfer(arch, "conv_bn", other_world(), start_from=start, recipe=STILL, device="cpu")
-    assert result.model.features[0].weight.shape[1] == 3
-    kept = result.model.features[3].weight
-    assert torch.equal(kept, start.model.features[3].weight)
-
-
-def test_weights_of_a_denser_search_are_masked() -> None:
-    found = searched("mlp", sparsity=0.2)
-    sparser = find("mlp", OLD, Random(), sparsity=0.9, seed=4)
-    result = transfer(sparser, "mlp", NEW, start_from=found.networks[0], recipe=QUICK, device="cpu")
-    assert result.architecture is not None
-    assert strays(result.model, result.architecture) == 0
-
-
-def test_a_head_at_the_top_of_a_network_is_fresh_too() -> None:
-    class Top(nn.Module):
-        def __init__(self, classes: int) -> None:
-            super().__init__()
-            self.body = nn.Parameter(torch.ones(6, 64))
-            self.head = nn.Parameter(torch.ones(classes, 6))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x.flatten(1) @ self.body.T).relu() @ self.head.T
-
-    def make(task: Any) -> nn.Module:
-        return Top(task.num_classes)
-
-    found = searched(make, sparsity=0.5)
-    task = load_task("digits", classes=[4, 5, 6, 7], images=60)
-    result = transfer(
-        found.architectures[0],
-        make,
-        task,
-        start_from=found.networks[0],
-        recipe=STILL,
-        device="cpu",
-    )
-    assert torch.equal(result.model.body, found.networks[0].model.body)
-    assert not torch.equal(result.model.head, found.networks[0].model.head)
-
-
-def test_weights_of_another_network_are_refused() -> None:
-    found = searched("mlp")
-    arch = find("conv", OLD, Random(), sparsity=0.5)
-    with pytest.raises(SettingError, match="belong to another network"):
-        transfer(arch, "conv", NEW, start_from=found.networks[0], recipe=STILL, device="cpu")
-
-
-def test_own_weights_know_what_fresh_ones_do_not() -> None:
-    found = searched("mlp", sparsity=0.9)
-    arch, start = found.architectures[0], found.networks[0]
-    kept = transfer(arch, "mlp", OLD, start_from=start, recipe=STILL, device="cpu")
-    assert kept.accuracy == found.accuracy > 0.8
-    for seed in range(3):
-        # chance is ¼; with the numbers that the search started from it would be almost 1
-        assert transfer(arch, "mlp", OLD, seed=seed, recipe=STILL, device="cpu").accuracy < 0.6
-
-
 @pytest.mark.parametrize("parent", ["mlp", "conv_bn"])
 def test_fresh_weights_are_not_those_that_a_search_with_the_same_seed_had(parent: str) -> None:
     before = build_parent(parent, OLD)
@@ -286,9 +185,6 @@ def test_fresh_weights_are_not_those_that_a_search_with_the_same_seed_had(parent
         if one.dim() > 1:
             together = torch.stack([one.flatten(), other.flatten()]).detach()
             assert abs(together.corrcoef()[0, 1].item()) < 0.2
-
-
-# ---- files
 
 
 def test_saved_and_loaded_it_predicts_the_same(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aprune.architecture import Architecture
-from aprune.connections import find_connections
+from aprune.connections import find_connections, list_patterns
 from aprune.errors import SettingError
 from aprune.maths.select import check_sparsity, keep_count
 from aprune.methods import AP, Method
@@ -168,8 +168,8 @@ def search(
         "task": dict(task.provenance),
         "input": list(task.shape),
         "classes": task.num_classes,
-        "include": _listed(include),
-        "exclude": _listed(exclude),
+        "include": list_patterns(include),
+        "exclude": list_patterns(exclude),
         "seed": seed,
         "steps": outcome.steps,
         "train_loss": outcome.curves[-1].final() if outcome.curves else None,
@@ -194,9 +194,3 @@ def _trained(
     model = parent_for(parent, task)
     model.load_state_dict(state)
     return Trained.of(model.eval(), task, dict(architecture.provenance))
-
-
-def _listed(patterns: str | Sequence[str] | None) -> list[str] | None:
-    if patterns is None:
-        return None
-    return [patterns] if isinstance(patterns, str) else list(patterns)
