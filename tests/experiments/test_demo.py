@@ -22,7 +22,7 @@ def rows(method: str, sparsity: float, accuracies: list[float]) -> pd.DataFrame:
     )
 
 
-BASE = [0.70, 0.72, 0.69, 0.71]
+BASE = [0.70, 0.72, 0.69, 0.71, 0.705]
 
 
 def shifted(by: list[float]) -> list[float]:
@@ -31,19 +31,22 @@ def shifted(by: list[float]) -> list[float]:
 
 def test_sentence_when_ap_wins() -> None:
     frame = pd.concat(
-        [rows("ap", 0.98, shifted([0.10, 0.12, 0.11, 0.09])), rows("random", 0.98, BASE)]
+        [rows("ap", 0.98, shifted([0.10, 0.12, 0.11, 0.09, 0.105])), rows("random", 0.98, BASE)]
     )
     sentence = judge(frame)
     assert sentence.startswith(
         "At sparsity 0.98 AP's architectures reach 0.810: better than random (0.705; difference"
         " 0.105, 95 % interval 0.0"
     )
-    assert sentence.endswith(", 4 seeds).")
+    assert sentence.endswith(", 5 seeds).")
 
 
 def test_sentence_when_ap_loses() -> None:
     frame = pd.concat(
-        [rows("ap", 0.98, shifted([-0.10, -0.12, -0.11, -0.09])), rows("random", 0.98, BASE)]
+        [
+            rows("ap", 0.98, shifted([-0.10, -0.12, -0.11, -0.09, -0.105])),
+            rows("random", 0.98, BASE),
+        ]
     )
     sentence = judge(frame)
     assert "reach 0.600: worse than random (0.705; difference -0.105" in sentence
@@ -52,7 +55,7 @@ def test_sentence_when_ap_loses() -> None:
 
 def test_sentence_when_nothing_is_clear() -> None:
     frame = pd.concat(
-        [rows("ap", 0.98, shifted([0.1, -0.1, 0.05, -0.03])), rows("imp", 0.98, BASE)]
+        [rows("ap", 0.98, shifted([0.1, -0.1, 0.05, -0.03, 0.005])), rows("imp", 0.98, BASE)]
     )
     sentence = judge(frame)
     assert "not clearly different from IMP (0.705; difference 0.005" in sentence
@@ -61,12 +64,13 @@ def test_sentence_when_nothing_is_clear() -> None:
 
 
 def test_sentence_also_says_where_it_is_otherwise() -> None:
-    down, up = [-0.10, -0.12, -0.11, -0.09], [0.10, 0.12, 0.11, 0.09]
+    up = [0.10, 0.12, 0.11, 0.09, 0.105]
+    down = [-more for more in up]
     frame = pd.concat(
         [
             *(rows("random", sparsity, BASE) for sparsity in (0.5, 0.9, 0.98, 0.99)),
             rows("ap", 0.5, shifted(down)),
-            rows("ap", 0.9, shifted([0.1, -0.1, 0.05, -0.06])),
+            rows("ap", 0.9, shifted([0.1, -0.1, 0.05, -0.06, 0.0])),
             rows("ap", 0.98, shifted(up)),
             rows("ap", 0.99, shifted(up)),
         ]
@@ -76,14 +80,14 @@ def test_sentence_also_says_where_it_is_otherwise() -> None:
     )
 
 
-def test_sentence_of_runs_that_diverged_or_were_single() -> None:
-    nothing = [math.nan] * 4
+def test_sentence_of_runs_that_diverged_or_were_few() -> None:
+    nothing = [math.nan] * 5
     frame = pd.concat(
-        [rows("ap", 0.9, BASE), rows("random", 0.9, nothing), rows("imp", 0.9, BASE[:1])]
+        [rows("ap", 0.9, BASE), rows("random", 0.9, nothing), rows("imp", 0.9, BASE[:4])]
     )
     sentence = judge(frame)
     assert "not comparable with random (no accuracy, as all diverged)" in sentence
-    assert "+0.000 against IMP (0.700; one seed tells little)" in sentence
+    assert "+0.000 against IMP (0.705; seeds: 4, too few to tell)" in sentence
 
 
 def test_small_demo_on_real_digits(tmp_path: Path) -> None:

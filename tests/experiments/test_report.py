@@ -52,9 +52,7 @@ def test_table_has_means_counts_rates_and_paired_differences(frame: pd.DataFrame
         ("0.99", "dense"),
     ]
     assert lines["0.9", "AP"] == ("0.900 ± 0.100", "3", "0.1", "")
-    interval = paired_interval([0.8, 0.9, 1.0], [0.7, 0.7, 0.7])
-    assert lines["0.9", "random"][:3] == ("0.700 ± 0.000", "3", "0.3")
-    assert lines["0.9", "random"][3] == f"+0.200 [{interval.low:+.3f}, {interval.high:+.3f}]"
+    assert lines["0.9", "random"] == ("0.700 ± 0.000", "3", "0.3", "+0.200")
     assert lines["0.99", "AP"][:2] == ("0.600 ± 0.141", "2 (1 diverged)")
 
 
@@ -87,9 +85,13 @@ def test_markdown_says_what_is_missing(frame: pd.DataFrame) -> None:
     assert "No retraining is finished" in write_table(frame.iloc[:0])
 
 
-def test_one_seed_has_no_interval() -> None:
-    one = pd.concat([rows("ap", 0.9, [0.8]), rows("imp", 0.9, [0.7])])
-    assert tabulate(one).rows[1] == ("0.9", "IMP", "0.700", "1", "0.1", "+0.100 (one seed)")
+def test_an_interval_takes_five_seeds() -> None:
+    ours, theirs = [0.80, 0.82, 0.81, 0.85, 0.84], [0.70, 0.75, 0.70, 0.70, 0.75]
+    five = pd.concat([rows("ap", 0.9, ours), rows("imp", 0.9, theirs)])
+    interval = paired_interval(ours, theirs)
+    expected = f"+0.104 [{interval.low:+.3f}, {interval.high:+.3f}]"
+    assert tabulate(five).rows[1][5] == expected
+    assert tabulate(five[five.seed < 4]).rows[1][3:] == ("4", "0.1", "+0.108")
 
 
 def test_method_that_always_diverged_is_said_to_have(frame: pd.DataFrame) -> None:

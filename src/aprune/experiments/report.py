@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLES = {"ap": "AP", "imp": "IMP", "random": "random", "dense": "dense"}
+FEWEST = 5
+"""Seeds below which no interval is shown: resampling two or three numbers pretends to know."""
+
 _DENSE = "dense"
 _DODGE = 1.03  # methods stand side by side, so that no bar hides another
 
@@ -29,7 +32,7 @@ def tabulate(frame: "pd.DataFrame") -> Table:
     """Summarise the rows of `compare`: a line for each sparsity and method.
 
     Accuracy is mean ± standard deviation over the seeds that did not diverge. The difference to AP is
-    taken seed by seed, with a 95 % interval.
+    taken seed by seed, with a 95 % interval if there are enough of them.
 
     Args:
         frame: What `compare` returned.
@@ -75,7 +78,7 @@ def write_table(frame: "pd.DataFrame") -> str:
     lines = [
         f"Parent {first['parent']}, {first['images']} training images. Accuracy on the test images of"
         " the new task, mean ± standard deviation over seeds; AP − method is the mean of the"
-        " differences seed by seed, with its 95 % interval.",
+        f" differences seed by seed, with its 95 % interval from {FEWEST} seeds on.",
         "",
         _join(table.header),
         _join(["---"] * len(table.header)),
@@ -200,7 +203,7 @@ def _describe_count(part: "pd.DataFrame") -> str:
 def _describe_interval(interval: Interval | None) -> str:
     if interval is None:
         return ""
-    return f"{interval:+.3f}" if interval.n > 1 else f"{interval.mean:+.3f} (one seed)"
+    return f"{interval:+.3f}" if interval.n >= FEWEST else f"{interval.mean:+.3f}"
 
 
 def _join(cells: "list[str] | tuple[str, ...]") -> str:

@@ -90,11 +90,14 @@ class Descent:
             slope = gradient[places] if places is not None else gradient.reshape(-1)
             ratio = (here - alpha * slope) / (1 + here)
             ratios.append(torch.where(here > -1, ratio, -torch.inf))
-        ordered = torch.cat(ratios).sort(descending=True).values
-        last = len(ordered) - 1
-        rank = (self.keep * len(ordered)).round().long()
-        drift = ordered[rank.clamp(max=last).reshape(1)][0]
-        return torch.where(rank > last, 0.0, drift).clamp(0.0, 1.0)
+        every = torch.cat(ratios)
+        rank = (self.keep * len(every)).round().long()
+        if every.is_cuda:  # where reading the rank would wait for the device, and sorting is quick
+            ordered = every.sort(descending=True).values
+            drift = ordered[rank.clamp(max=len(every) - 1).reshape(1)][0]
+        else:
+            drift = every.kthvalue(max(1, len(every) - int(rank))).values
+        return torch.where(rank >= len(every), 0.0, drift).clamp(0.0, 1.0)
 
     def _note_if_bad(self, square: Tensor) -> None:
         bad = ~square.isfinite() & (self.first_bad < 0)

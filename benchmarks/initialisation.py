@@ -1,0 +1,63 @@
+"""Which fresh weights suit an architecture? Digits 0–4 → 5–9 with 50 images, on the CPU.
+
+Every scheme retrains the same AP architectures with the same learning rate. Accuracy is measured on
+training images of the new digits that are not among the 50, so that a rule may be chosen by it.
+
+    python benchmarks/initialisation.py
+"""
+
+import dataclasses
+
+import torch
+
+import aprune as ap
+from aprune.maths.statistics import summarise
+
+PARENTS = ("mlp", "conv", "conv_bn")
+SPARSITIES = (0.9, 0.95, 0.98)
+SCHEMES = ("normal", "he", "he_density", "he_fan_in")
+SEEDS = range(100, 105)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print("| parent | sparsity | " + " | ".join(SCHEMES) + " |")
+    print("| --- " * (2 + len(SCHEMES)) + "|")
+    big = ap.load_task("digits", classes=[0, 1, 2, 3, 4])
+    for parent in PARENTS:
+        rates = ap.Recipe(steps=500, lr=0.1 if parent.endswith("bn") else 0.03)
+        scores: dict[tuple[float, str], list[float]] = {}
+        for seed in SEEDS:
+            small = without_test_images(seed)
+            found = ap.find(parent, big, sparsity=SPARSITIES, seed=seed, recipe=rates)
+            for sparsity, architecture in zip(SPARSITIES, found, strict=True):
+                for scheme in SCHEMES:
+                    result = ap.transfer(
+                        architecture,
+                        parent,
+                        small,
+                        seed=seed,
+                        init=scheme,
+                        recipe=ap.Recipe(steps=200, lr=0.1),
+                    )
+                    scores.setdefault((sparsity, scheme), []).append(result.accuracy)
+        for sparsity in SPARSITIES:
+            cells = [summarise(scores[sparsity, scheme]) for scheme in SCHEMES]
+            text = " | ".join(f"{cell.mean:.3f} ± {cell.std:.3f}" for cell in cells)
+            print(f"| {parent} | {sparsity:g} | {text} |", flush=True)
+
+
+def without_test_images(seed: int) -> ap.Task:
+    """The 50 images of a seed to learn from, the other training images to be judged on."""
+    classes = [5, 6, 7, 8, 9]
+    few = ap.load_task("digits", classes=classes, images=50, seed=seed)
+    every = ap.load_task("digits", classes=classes)
+    taken = {image.numpy().tobytes() for image in few.train_images}
+    left = torch.tensor([image.numpy().tobytes() not in taken for image in every.train_images])
+    return dataclasses.replace(
+        few, test_images=every.train_images[left], test_labels=every.train_labels[left]
+    )
+
+
+if __name__ == "__main__":
+    main()
