@@ -39,7 +39,7 @@ FILES = [
 SHELL = ("bash", "console")
 NOT_CODE = ("json", "math", "text")
 # Commands of others that the documents show; anything else is a typing error until it is added here.
-FOREIGN = {"cd", "export", "git", "pip", "python", "python3"}
+FOREIGN = {"cd", "export", "git", "pip", "pytest", "python", "python3"}
 OPERATORS = {"|", "||", "&&", ";", "&", ">", ">>", "<"}
 
 
@@ -200,7 +200,9 @@ def parse(arguments: list[str]) -> dict[str, Any]:
 
     command: Any = typer.main.get_command(make_app())
     disarm(command)
-    command.main(arguments, prog_name="aprune", standalone_mode=False)
+    # `main` takes --debug out, wherever it stands.
+    rest = [word for word in arguments if word != "--debug"]
+    command.main(rest, prog_name="aprune", standalone_mode=False)
     return called[-1] if called else {}  # `--help` calls nothing
 
 

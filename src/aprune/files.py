@@ -50,8 +50,11 @@ def check_writable(folder: Path | str) -> Path:
     Long work calls this first, so that an hour of search does not end in "permission denied".
     """
     folder = Path(folder)
-    with writing(folder / ".aprune-probe"):
-        pass
+    try:
+        with writing(folder / ".aprune-probe"):
+            pass
+    except FileError as error:
+        raise FileError(str(error).replace("/.aprune-probe", "")) from error
     # another process may have looked at the same time
     (folder / ".aprune-probe").unlink(missing_ok=True)
     return folder
