@@ -7,6 +7,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
+import aprune
 from aprune.architecture import Architecture
 from aprune.connections import find_connections, list_patterns
 from aprune.errors import SettingError
@@ -161,10 +162,11 @@ def search(
     )
     accuracy = evaluate(model, task.to(place_at)) if outcome.trained else None
     origin = {
+        "aprune": aprune.__version__,
         "parent": name_of(model),
         "method": method.name,
         "settings": describe_settings(method),
-        "recipe": describe_settings(recipe) if outcome.steps else None,
+        "recipe": describe_settings(outcome.recipe) if outcome.recipe else None,
         "task": dict(task.provenance),
         "input": list(task.shape),
         "classes": task.num_classes,

@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         {...}
         0
     """
+    is_process = arguments is None
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or os.environ.get("APRUNE_DEBUG", "0") not in ("", "0")
     for stream in (sys.stdout, sys.stderr):
@@ -50,6 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(error)
     if status == INTERRUPTED:
         complain("interrupted; nothing was half-written")
+        if is_process:
+            # An interrupt while a library is loading leaves a mark in Python by which it would end
+            # itself with a signal after all.
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
     return int(status)
 
 

@@ -85,7 +85,7 @@ def find(
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(metavar="N", help="imp: how often to train and prune; --steps each time."),
+        typer.Option(metavar="N", help="imp: how often to train and prune; they share --steps."),
     ] = None,
     rewind: Annotated[
         int | None, typer.Option(metavar="N", help="imp: the step that every round goes back to.")

@@ -48,8 +48,8 @@ def keep_count(total: int, sparsity: float) -> int:
         The number to keep, at least 1.
 
     Example:
-        >>> keep_count(139_570_240, 0.99)
-        1395702
+        >>> keep_count(139_597_504, 0.99)
+        1395975
         >>> keep_count(15, 0.9)  # 1.5, while 15 * (1 - 0.9) is 1.4999999999999996
         2
     """

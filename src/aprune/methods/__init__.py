@@ -1,7 +1,8 @@
 """The ways to choose connections, and the one table of them."""
 
 from aprune.errors import SettingError
-from aprune.methods.ap import AP, Search, attach
+from aprune.methods.ap import AP, attach
+from aprune.methods.attached import Search
 from aprune.methods.imp import IMP
 from aprune.methods.protocol import Method, Outcome
 from aprune.methods.random import Random

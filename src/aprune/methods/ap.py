@@ -9,31 +9,27 @@ until the sparsity asked for is reached; then w is frozen. The architecture is m
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from aprune.architecture import Architecture
 from aprune.connections import (
-    TwoTemperatureMask,
     attach_masks,
     find_connections,
-    fold,
-    has_norm,
     list_patterns,
 )
 from aprune.errors import SearchError, SettingError, TrainingError
 from aprune.initialise import initialise
-from aprune.maths.schedules import Schedule, find_schedule, ramp
+from aprune.maths.schedules import Schedule, find_schedule
 from aprune.maths.seed import derive_seed
-from aprune.maths.select import check_sparsity, keep_count, keep_largest
-from aprune.methods.descent import Descent
-from aprune.methods.protocol import Masks, Outcome, masked_state
+from aprune.maths.select import keep_count
+from aprune.methods.attached import Search, sparsities_of
+from aprune.methods.protocol import Outcome
 from aprune.tasks import Task
-from aprune.training import Hook, Recipe, fit
+from aprune.training import Recipe, fit
 
 
 @dataclass(frozen=True)
@@ -156,7 +152,7 @@ class AP:
         except TrainingError as error:
             raise SearchError(f"the search died: {error}") from error
         search.finish()
-        return Outcome(search.masks, search.weights, [curve], recipe.steps, trained=True)
+        return Outcome(search.masks, search.weights, [curve], recipe, trained=True)
 
 
 def attach(
@@ -167,14 +163,14 @@ def attach(
     exclude: str | Sequence[str] | None = None,
     seed: int = 0,
     weights: bool = False,
-) -> "Search":
+) -> Search:
     """Attach a search to `model` in place, for a training loop of your own.
 
     Any optimiser may train the weights; `search.step()` trains the mask. For the paper's penalty on
     the weights, give the optimiser a `weight_decay` of 2γ.
 
     Args:
-        model: Any network; its connections are parametrised in place.
+        model: Any network; its connections are parametrised in place. Its weights stay as they are.
         method: Settings, with `sparsity` and `steps`.
         include: Patterns of parameters to search over (see `find_connections`).
         exclude: Patterns of parameters to leave alone.
@@ -216,8 +212,8 @@ def _attach(
     *,
     seed: int,
     weights: bool,
-) -> "Search":
-    for sparsity in _sparsities(method):
+) -> Search:
+    for sparsity in sparsities_of(method):
         keep_count(sum(theta.numel() for theta in connections.values()), sparsity)
     w = {}
     for name, theta in connections.items():
@@ -227,186 +223,5 @@ def _attach(
     return Search(model, method, attach_masks(model, w, method.t_l, method.t_s), weights=weights)
 
 
-def _sparsities(method: AP) -> tuple[float, ...]:
-    asked = method.sparsity if isinstance(method.sparsity, Sequence) else [method.sparsity]
-    return tuple(sorted({check_sparsity(s) for s in asked if s is not None}))
-
-
 def _is_number(value: object, least: float = math.ulp(0.0)) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value >= least
-
-
-class Search(Hook):
-    """A search attached to a network.
-
-    It goes through three phases: dense (w stands still), descent (w moves, connections go), frozen
-    (the last architecture is reached; the weights train on under exactly that mask).
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        method: AP,
-        parametrisations: Mapping[str, TwoTemperatureMask],
-        *,
-        weights: bool = False,
-    ) -> None:
-        assert method.steps is not None
-        self.sparsities = _sparsities(method)
-        self.method, self.steps = method, method.steps
-        self.masks: dict[float, Masks] = {}
-        self.weights: dict[float, dict[str, Tensor]] = {}
-        self.origin: dict[str, Any] = {}
-        self._model, self._keep_weights = model, weights
-        self._w = {name: mask.w for name, mask in parametrisations.items()}
-        gamma = None if method.gamma == "auto" else method.gamma
-        self._descent = Descent(list(self._w.values()), relative=method.relative, gamma=gamma)
-        start = method.dense_start
-        usual = min(0.3 if has_norm(model) else 0.5, method.ramp_end / 2)
-        self._start = usual if start is None else start
-        self._schedule = find_schedule(method.w_schedule)
-        self._step = 0
-        self._phase = ""
-        self._enter("descent" if self._first_descent == 0 else "dense")
-
-    @property
-    def phase(self) -> Hashable:
-        """Return `dense`, `descent` or `frozen`."""
-        return self._phase
-
-    @property
-    def sparsity(self) -> float:
-        """Return the fraction of connections that are off now."""
-        return 1.0 - self._descent.active() / self._descent.total
-
-    def step(self) -> None:
-        """Do one step of the mask; call it after the optimiser's in a loop of your own."""
-        step = self._step
-        self.before(step)
-        self.on_update()
-        self.after(step)
-        self.check(step)
-
-    def before(self, step: int) -> None:
-        """Set this step's size of w and its sparsity."""
-        first = self._first_descent
-        factor = self._schedule(max(0, step - first), self.steps - first)
-        self._descent.step_size.fill_(self.method.w_step * factor)
-        self._descent.keep.fill_(1.0 - self._scheduled(step))
-
-    def on_update(self) -> None:
-        """Move w, after the weights have moved."""
-        if self._phase == "descent":
-            self._descent.update()
-
-    def after(self, step: int) -> None:
-        """Take the architectures that this step has passed."""
-        self._step = step + 1
-        if self._phase == "dense" and step + 1 >= self._first_descent:
-            self._enter("descent")
-            return
-        if self._phase != "descent":
-            return
-        # a hair of tolerance: the schedule is a product of floats, the target a number typed in
-        reached = self._scheduled(step) + 1e-9 if self._follows_schedule else self.sparsity
-        for sparsity in [s for s in self.sparsities if s <= reached and s not in self.masks]:
-            self._take(sparsity)
-        if len(self.masks) == len(self.sparsities):
-            self._freeze()
-
-    def check(self, step: int) -> None:
-        """Raise if w is not finite."""
-        bad = int(self._descent.first_bad)
-        finite = bad < 0 and all(bool(w.isfinite().all()) for w in self._w.values())
-        if not finite:
-            at = bad + self._first_descent if bad >= 0 else step
-            raise SearchError(
-                f"w or its gradient is not finite at step {at} of {self.steps}: try a smaller "
-                "learning rate, a smaller w_step, a clipped gradient or a longer dense start"
-            )
-
-    def architecture(self, sparsity: float | None = None) -> Architecture:
-        """Return the architecture of one of the sparsities asked for; the last by default.
-
-        Raises:
-            SearchError: The search has not come so far, or went wrong.
-        """
-        self.check(self._step)
-        sparsity = self.sparsities[-1] if sparsity is None else sparsity
-        if sparsity not in self.masks:
-            raise SearchError(self._short_of(sparsity))
-        origin = {"method": self.method.name, "sparsity": sparsity, **self.origin}
-        return Architecture(self.masks[sparsity], origin)
-
-    def finish(self) -> None:
-        """Fold the masks into the weights, so that the network is an ordinary one again.
-
-        Raises:
-            SearchError: A sparsity was not reached.
-        """
-        self.check(self._step)
-        last = self.sparsities[-1]
-        if last not in self.masks:
-            raise SearchError(self._short_of(last))
-        fold(self._model, self._w)
-        if self._keep_weights:
-            self.weights[last] = masked_state(self._model, self.masks[last])
-
-    @property
-    def _follows_schedule(self) -> bool:
-        return self.method.gamma == "auto"
-
-    @property
-    def _first_descent(self) -> int:
-        return round(self._start * self.steps)
-
-    def _scheduled(self, step: int) -> float:
-        if not self._follows_schedule:
-            return 0.0
-        return self.sparsities[-1] * ramp(
-            step, self.steps, start=self._start, end=self.method.ramp_end
-        )
-
-    def _enter(self, phase: str) -> None:
-        self._phase = phase
-        for w in self._w.values():
-            w.requires_grad_(phase == "descent")
-
-    def _take(self, sparsity: float) -> None:
-        self.check(self._step - 1)
-        kept = keep_count(self._descent.total, sparsity)
-        self.masks[sparsity] = keep_largest(self._w, kept)
-        if self._keep_weights and sparsity != self.sparsities[-1]:
-            self.weights[sparsity] = _state(self._model, self.masks[sparsity])
-
-    @torch.no_grad()
-    def _freeze(self) -> None:
-        """Set w where σ(t_l·w) is 0 or 1 to the last bit: the network is the architecture now."""
-        self._enter("frozen")
-        far = 1_000.0 / self.method.t_l
-        for name, mask in self.masks[self.sparsities[-1]].items():
-            self._w[name].copy_(torch.where(mask, far, -far))
-            self._w[name].grad = None
-
-    def _short_of(self, sparsity: float) -> str:
-        hint = "take more steps"
-        if not self._follows_schedule:
-            hint = 'raise gamma or w_step, take more steps, or use gamma="auto"'
-        return (
-            f"the search stands at sparsity {self.sparsity:.4g} after {self._step} of {self.steps} "
-            f"steps, short of {sparsity:g}: {hint}"
-        )
-
-
-def _state(model: nn.Module, masks: Masks) -> dict[str, Tensor]:
-    """Return the state of a network in the middle of a search as that of an ordinary one."""
-    plain = {
-        name: value.detach().cpu().clone()
-        for name, value in model.state_dict().items()
-        if ".parametrizations." not in f".{name}"
-    }
-    for name, mask in masks.items():
-        prefix, _, leaf = name.rpartition(".")
-        theta = model.get_submodule(prefix).parametrizations[leaf].original  # type: ignore[index, union-attr]
-        plain[name] = (theta.detach() * mask).cpu()
-    return plain

@@ -93,7 +93,7 @@ class IMP:
             if number == 1:
                 start = early.state
             model.load_state_dict(start)
-        return Outcome(found, states, curves, steps=sum(len(curve.loss) for curve in curves))
+        return Outcome(found, states, curves, recipe)
 
     def _targets(self, final: float) -> list[float]:
         """Return the sparsity after each round; the last is `final` to the digit."""

@@ -21,15 +21,20 @@ class Outcome:
         weights: The state of the searched network when each was taken, outside its mask exactly zero;
             empty for methods that train nothing.
         curves: The training loss, one curve a round.
-        steps: Training steps that the search took, its cost.
+        recipe: How weights were trained on the way, if any were.
         trained: Whether the network that was searched is now the sparsest architecture, trained.
     """
 
     masks: Mapping[float, Masks]
     weights: Mapping[float, dict[str, Tensor]] = field(default_factory=dict)
     curves: Sequence[Curve] = ()
-    steps: int = 0
+    recipe: Recipe | None = None
     trained: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Training steps that the search took, its cost."""
+        return sum(len(curve.loss) for curve in self.curves)
 
 
 class Method(Protocol):

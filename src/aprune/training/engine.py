@@ -27,7 +27,7 @@ class Engine:
 
     def __init__(self, step: Callable[[], object], device: torch.device) -> None:
         self._step = step
-        self._captures = device.type == "cuda"
+        self._device, self._captures = device, device.type == "cuda"
         self._phase: Hashable = None
         self._done = 0
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -48,8 +48,8 @@ class Engine:
             self._graph.replay()
             return
         assert self._stream is not None
-        self._stream.wait_stream(torch.cuda.current_stream())
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             self._step()
-        torch.cuda.current_stream().wait_stream(self._stream)
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
         self._done += 1
