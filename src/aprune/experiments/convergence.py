@@ -13,9 +13,8 @@ w at t_s. What is recorded is L itself, at the binary mask m = 1[w > 0], on all 
 at, by the same rule for every t_s.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from torch import Tensor
 from aprune.errors import SettingError, TrainingError
 from aprune.maths.relaxation import binary_mask, relax
 from aprune.progress import bar
+from aprune.training.device import one_thread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,7 @@ def descend(
     w, theta, batches = _start(pixels, seeds, iterations, setting)
     w, theta = (tensor.expand(len(t_s), -1, -1) for tensor in (w, theta))
     moments = choose_iterations(iterations)
-    with _one_thread(), bar("figure 1", iterations) as advance:
+    with one_thread(), bar("figure 1", iterations) as advance:
         recorded = [_record(w, theta, pixels, labels, setting.penalty)]
         for iteration, chosen in enumerate(batches, start=1):
             gradients = _differentiate(
@@ -166,17 +166,6 @@ def choose_iterations(iterations: int) -> list[int]:
     """
     ratios = torch.linspace(0, 1, _POINTS, dtype=torch.float64)
     return sorted({0, iterations, *(iterations**ratios).round().int().tolist()})
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: steps this small only wait for others, and sums keep their order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _start(

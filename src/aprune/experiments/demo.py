@@ -6,18 +6,15 @@ One learning rate serves all three methods, as of 0.1 and 0.3 the smaller was be
 each. IMP gets as many training steps as AP, in the best of 1, 2, 5 and 10 rounds.
 """
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import torch
 
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
 from aprune.experiments.report import FEWEST, TITLES, Table, interval_of, sparsities_of, tabulate
 from aprune.maths.statistics import Interval
 from aprune.methods import IMP
+from aprune.training.device import one_thread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +66,7 @@ def demo(out: Path | str, *, progress: bool | None = None, setting: Comparison =
     Returns:
         Numbers, table, sentence and figure.
     """
-    with _one_thread():
+    with one_thread():
         frame = compare(setting, out, device="cpu", progress=progress)
     png, pdf = (Path(out) / f"comparison.{suffix}" for suffix in ("png", "pdf"))
     return Demo(frame, tabulate(frame), judge(frame), png, pdf)
@@ -134,14 +131,3 @@ def _mean(frame: "pd.DataFrame", method: str, sparsity: float) -> str:
     rows = of_method if method == "dense" else of_method[of_method["sparsity"] == sparsity]
     alive = rows["accuracy"].dropna()
     return f"{alive.mean():.3f}" if len(alive) else "no accuracy, as all diverged"
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread: on networks this small, threads wait for each other more than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,6 +1,7 @@
 """Which device to work on, and the precision and memory layout that suit it."""
 
 import contextlib
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -42,3 +43,20 @@ def mixed_precision(device: torch.device) -> contextlib.AbstractContextManager[o
     if device.type == "cuda":
         return torch.autocast("cuda", dtype=torch.bfloat16)
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: on small tensors, threads wait for each other more than they work.
+
+    Example:
+        >>> with one_thread():
+        ...     torch.get_num_threads()
+        1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
