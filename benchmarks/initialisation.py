@@ -6,9 +6,8 @@ training images of the new digits that are not among the 50, so that a rule may 
     python benchmarks/initialisation.py
 """
 
-import dataclasses
-
 import torch
+from held_out import without_test_images
 
 import aprune as ap
 from aprune.maths.statistics import summarise
@@ -17,6 +16,7 @@ PARENTS = ("mlp", "conv", "conv_bn")
 SPARSITIES = (0.9, 0.95, 0.98)
 SCHEMES = ("normal", "he", "he_density", "he_fan_in")
 SEEDS = range(100, 105)
+NEW = [5, 6, 7, 8, 9]
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
         rates = ap.Recipe(steps=500, lr=0.1 if parent.endswith("bn") else 0.03)
         scores: dict[tuple[float, str], list[float]] = {}
         for seed in SEEDS:
-            small = without_test_images(seed)
+            small = without_test_images("digits", classes=NEW, images=50, seed=seed)
             found = ap.find(parent, big, sparsity=SPARSITIES, seed=seed, recipe=rates)
             for sparsity, architecture in zip(SPARSITIES, found, strict=True):
                 for scheme in SCHEMES:
@@ -45,18 +45,6 @@ def main() -> None:
             cells = [summarise(scores[sparsity, scheme]) for scheme in SCHEMES]
             text = " | ".join(f"{cell.mean:.3f} ± {cell.std:.3f}" for cell in cells)
             print(f"| {parent} | {sparsity:g} | {text} |", flush=True)
-
-
-def without_test_images(seed: int) -> ap.Task:
-    """The 50 images of a seed to learn from, the other training images to be judged on."""
-    classes = [5, 6, 7, 8, 9]
-    few = ap.load_task("digits", classes=classes, images=50, seed=seed)
-    every = ap.load_task("digits", classes=classes)
-    taken = {image.numpy().tobytes() for image in few.train_images}
-    left = torch.tensor([image.numpy().tobytes() not in taken for image in every.train_images])
-    return dataclasses.replace(
-        few, test_images=every.train_images[left], test_labels=every.train_labels[left]
-    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,79 @@
+"""Which recipe retrains a sparse architecture best? CIFAR-100, ten classes, 500 images.
+
+Random connections (or an architecture that `aprune find` wrote) are retrained with every combination of
+learning rate, clipping and weight decay. Accuracy is measured on the training images of the ten classes
+that are not among the 500: no test image is looked at.
+
+    python benchmarks/retraining.py --parent resnet18 --sparsity 0.95 --steps 500 \
+        --lr 0.05 0.2 --clip 1 none --weight-decay 5e-4 5e-3 --seeds 1
+"""
+
+import argparse
+import itertools
+import time
+
+from held_out import without_test_images
+
+import aprune as ap
+from aprune.errors import TrainingError
+from aprune.maths.statistics import summarise
+
+
+def main() -> None:
+    ask = read_arguments()
+    print("| lr | clip | weight decay | accuracy | training loss | s a run |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for lr, clip, decay in itertools.product(ask.lr, ask.clip, ask.weight_decay):
+        recipe = ap.Recipe(steps=ask.steps, lr=lr, clip=clip, weight_decay=decay)
+        accuracies, losses, begin = [], [], time.perf_counter()
+        for seed in range(ask.seeds):
+            task = without_test_images("cifar100", classes=10, images=ask.images, seed=seed)
+            try:
+                result = ap.transfer(
+                    architecture(ask, task, seed), ask.parent, task, seed=seed, recipe=recipe
+                )
+            except TrainingError:
+                print(f"| {lr:g} | {clip} | {decay:g} | seed {seed} diverged | | |", flush=True)
+                continue
+            accuracies.append(result.accuracy)
+            losses.append(result.curve.final())
+        if accuracies:
+            cell = summarise(accuracies)
+            seconds = (time.perf_counter() - begin) / ask.seeds
+            print(
+                f"| {lr:g} | {clip} | {decay:g} | {cell.mean:.3f} ± {cell.std:.3f} |"
+                f" {sum(losses) / len(losses):.3f} | {seconds:.0f} |",
+                flush=True,
+            )
+
+
+def architecture(ask: argparse.Namespace, task: ap.Task, seed: int) -> ap.Architecture | None:
+    if ask.architecture:
+        return ap.Architecture.load(ask.architecture)
+    if ask.sparsity == 0:
+        return None
+    return ap.find(ask.parent, task, ap.Random(), sparsity=ask.sparsity, seed=seed)
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parent", default="resnet18")
+    parser.add_argument(
+        "--sparsity", type=float, default=0.95, help="of random connections; 0: dense"
+    )
+    parser.add_argument("--architecture", help="a file to retrain in place of random connections")
+    parser.add_argument("--images", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=1600)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--lr", type=float, nargs="+", default=[0.05])
+    parser.add_argument("--clip", type=number_or_none, nargs="+", default=[1.0])
+    parser.add_argument("--weight-decay", type=float, nargs="+", default=[5e-4])
+    return parser.parse_args()
+
+
+def number_or_none(text: str) -> float | None:
+    return None if text == "none" else float(text)
+
+
+if __name__ == "__main__":
+    main()
