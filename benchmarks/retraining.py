@@ -39,9 +39,10 @@ def main() -> None:
             losses.append(result.curve.final())
         if accuracies:
             cell = summarise(accuracies)
+            spread = f" ± {cell.std:.3f}" if cell.n > 1 else ""
             seconds = (time.perf_counter() - begin) / ask.seeds
             print(
-                f"| {lr:g} | {clip} | {decay:g} | {cell.mean:.3f} ± {cell.std:.3f} |"
+                f"| {lr:g} | {clip} | {decay:g} | {cell.mean:.3f}{spread} |"
                 f" {sum(losses) / len(losses):.3f} | {seconds:.0f} |",
                 flush=True,
             )
