@@ -102,10 +102,10 @@ def test_small_demo_on_real_digits(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     result = demo(tmp_path, progress=False, setting=small)
     assert torch.get_num_threads() == threads
-    assert len(result.frame) == 2 * 2 * 3
+    assert len(result.frame) == 2 * (2 * 3 + 1)
     assert result.sentence == judge(result.frame)
     assert result.sentence.startswith("At sparsity 0.98 AP's architectures reach 0.")
-    assert len(result.table.rows) == 2 * 3
+    assert len(result.table.rows) == 2 * 4
     assert all(len(row) == len(result.table.header) for row in result.table.rows)
     assert result.png.stat().st_size > 0
     assert result.pdf.stat().st_size > 0
