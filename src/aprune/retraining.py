@@ -17,12 +17,11 @@ from aprune.tasks import Task
 from aprune.trained import Trained, name_of
 from aprune.training import (
     Curve,
-    KeepMasked,
     Recipe,
     choose_device,
     describe_settings,
     evaluate,
-    fit,
+    fit_masked,
 )
 from aprune.training.network import Parent, network_for
 
@@ -106,9 +105,8 @@ def transfer(
         _load_what_fits(model, start_from, task)
     recipe = recipe or Recipe.for_transfer(model, task)
     placed = task.to(where)
-    hooks = [KeepMasked(model, masks)] if masks else []
-    curve = fit(
-        model, placed, recipe, seed=seed, hooks=hooks, title="retraining", progress=progress
+    curve = fit_masked(
+        model, masks, placed, recipe, seed=seed, title="retraining", progress=progress
     )
     accuracy = evaluate(model, placed)
     provenance = {

@@ -12,8 +12,9 @@ import aprune.methods.imp
 from aprune import IMP, Recipe, find, load_task
 from aprune.errors import SettingError, TrainingError
 from aprune.finding import search
+from aprune.methods.protocol import Masks
 from aprune.tasks import Task
-from aprune.training import Curve, Hook, KeepMasked, fit
+from aprune.training import Curve, Hook, fit_masked
 
 TASK = load_task("digits", classes=[0, 1, 2], images=60, seed=0)
 QUICK = Recipe(steps=15, lr=0.05, batch=20)
@@ -43,7 +44,7 @@ def test_a_small_case_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
                 layer.weight.view(-1).copy_(torch.tensor(values))
         return Curve((1.0,))
 
-    monkeypatch.setattr(aprune.methods.imp, "fit", pretend)
+    monkeypatch.setattr(aprune.methods.imp, "fit_masked", pretend)
     # four pixels, one unit, four classes
     pixels = torch.arange(16, dtype=torch.uint8).view(4, 1, 2, 2)
     task = Task(
@@ -63,15 +64,19 @@ def test_a_small_case_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert three_quarters.mask("2.weight").flatten().tolist() == [False, False, True, True]
 
 
-class After(Hook):
-    """Copies the network after one step."""
+class Watch(Hook):
+    """Copies the network before the first step and after another one."""
 
     def __init__(self, model: nn.Module, step: int) -> None:
-        self.model, self.step, self.state = model, step, {}
+        self.model, self.step, self.start, self.later = model, step, {}, {}
+
+    def before(self, step: int) -> None:
+        if step == 0:
+            self.start = copy_of(self.model)
 
     def after(self, step: int) -> None:
         if step == self.step:
-            self.state = copy_of(self.model)
+            self.later = copy_of(self.model)
 
 
 @pytest.fixture
@@ -81,22 +86,23 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[dict[str, Any]]
     def watch(step: int) -> list[dict[str, Any]]:
         rounds: list[dict[str, Any]] = []
 
-        def watched(model: nn.Module, *args: Any, hooks: Sequence[Hook], **rest: Any) -> Curve:
-            masks = next(hook for hook in hooks if isinstance(hook, KeepMasked)).masks
-            start, after = copy_of(model), After(model, step - 1)
-            curve = fit(model, *args, hooks=[*hooks, after], **rest)
+        def watched(
+            model: nn.Module, masks: Masks, *args: Any, hooks: Sequence[Hook], **rest: Any
+        ) -> Curve:
+            watch = Watch(model, step - 1)
+            curve = fit_masked(model, masks, *args, hooks=[*hooks, watch], **rest)
             rounds.append(
                 {
-                    "start": start,
-                    "later": after.state,
+                    "start": watch.start,
+                    "later": watch.later,
                     "end": copy_of(model),
-                    "kept": sum(int(mask.sum()) for mask in masks),
+                    "kept": sum(int(mask.sum()) for mask in masks.values()),
                     "steps": len(curve.loss),
                 }
             )
             return curve
 
-        monkeypatch.setattr(aprune.methods.imp, "fit", watched)
+        monkeypatch.setattr(aprune.methods.imp, "fit_masked", watched)
         return rounds
 
     return watch

@@ -17,7 +17,7 @@ from aprune.initialise import initialise
 from aprune.maths.select import keep_count, keep_largest
 from aprune.methods.protocol import Masks, Outcome, masked_state
 from aprune.tasks import Task
-from aprune.training import Curve, Hook, KeepMasked, Recipe, fit
+from aprune.training import Curve, Hook, Recipe, fit_masked
 
 
 @dataclass(frozen=True)
@@ -75,23 +75,28 @@ class IMP:
         states: dict[float, dict[str, Tensor]] = {}
         curves: list[Curve] = []
         passed = -1.0
+        start = _copy(model)
         for number, target in enumerate(self._targets(sparsities[-1]), start=1):
-            hooks: list[Hook] = [KeepMasked(model, masks)]
-            early = _Remember(model, self.rewind)
-            if number == 1:
-                hooks.append(early)
-            title = f"imp, round {number} of {self.rounds}"
+            early = [_Remember(model, self.rewind)] if number == 1 and self.rewind else []
             curves.append(
-                fit(model, task, recipe, seed=seed, hooks=hooks, title=title, progress=progress)
+                fit_masked(
+                    model,
+                    masks,
+                    task,
+                    recipe,
+                    seed=seed,
+                    hooks=early,
+                    title=f"imp, round {number} of {self.rounds}",
+                    progress=progress,
+                )
             )
+            start = early[0].state if early else start
             for sparsity in [s for s in sparsities if passed < s <= target]:
                 found[sparsity] = _remove_smallest(tensors, masks, keep_count(total, sparsity))
                 if weights:
                     states[sparsity] = masked_state(model, found[sparsity])
             masks = _remove_smallest(tensors, masks, keep_count(total, target))
             passed = target
-            if number == 1:
-                start = early.state
             model.load_state_dict(start)
         return Outcome(found, states, curves, recipe)
 

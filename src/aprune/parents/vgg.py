@@ -21,6 +21,7 @@ _DEPTHS: dict[int, tuple[int, ...]] = {
 }
 _WIDTHS = (64, 128, 256, 512, 512)
 _POOLED = 7
+_HIDDEN = 4096
 
 SMALLEST_IMAGE = 2 ** len(_WIDTHS)
 """Five poolings leave nothing of an image with fewer pixels a side."""
@@ -80,15 +81,15 @@ class VGG(nn.Module):
             chain.from_iterable([*[width] * count, "pool"] for width, count in blocks)
         )
         self.features = stack_convolutions(plan, shape[0], batch_norm=batch_norm)
-        self.avgpool = nn.AdaptiveAvgPool2d((_POOLED, _POOLED))
+        self.avgpool: nn.Module = nn.AdaptiveAvgPool2d((_POOLED, _POOLED))
         self.classifier = nn.Sequential(
-            nn.Linear(_WIDTHS[-1] * _POOLED * _POOLED, 4096),
+            nn.Linear(_WIDTHS[-1] * _POOLED * _POOLED, _HIDDEN),
             nn.ReLU(inplace=True),
             nn.Dropout(p=0.5),
-            nn.Linear(4096, 4096),
+            nn.Linear(_HIDDEN, _HIDDEN),
             nn.ReLU(inplace=True),
             nn.Dropout(p=0.5),
-            nn.Linear(4096, num_classes),
+            nn.Linear(_HIDDEN, num_classes),
         )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -96,3 +97,14 @@ class VGG(nn.Module):
         pooled = self.avgpool(self.features(images))
         scores: Tensor = self.classifier(torch.flatten(pooled, 1))
         return scores
+
+    @staticmethod
+    def copies(shape: Shape) -> int:
+        """Return how often the classifier sees each of its inputs for images of that shape.
+
+        Example:
+            >>> VGG.copies((3, 32, 32)), VGG.copies((3, 224, 224))
+            (49, 1)
+        """
+        left = [side // SMALLEST_IMAGE for side in shape[1:]]
+        return _POOLED**2 if left == [1, 1] else 1

@@ -3,6 +3,7 @@
 from aprune.training.device import choose_device
 from aprune.training.evaluate import evaluate, predict
 from aprune.training.fit import Curve, Hook, KeepMasked, fit
+from aprune.training.masked import fit_masked
 from aprune.training.recipe import Recipe, describe_settings
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "describe_settings",
     "evaluate",
     "fit",
+    "fit_masked",
     "predict",
 ]
