@@ -12,6 +12,7 @@ from aprune.maths.schedules import (
     SCHEDULES,
     constant,
     find_schedule,
+    hold,
     inverse_sqrt,
     one_cycle,
     ramp,
@@ -44,6 +45,12 @@ def test_one_cycle_rises_once_and_falls_once(steps: int) -> None:
     assert min(values) > 0
     assert values[: top + 1] == sorted(values[: top + 1])
     assert values[top:] == sorted(values[top:], reverse=True)
+
+
+def test_hold_worked_by_hand() -> None:
+    values = [hold(step, 8, ends=0.25) for step in range(8)]
+    assert values == pytest.approx([0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5])
+    assert hold(0, 1) == 1.0
 
 
 def test_warm_up_worked_by_hand() -> None:

@@ -56,12 +56,32 @@ def test_the_seed_decides_and_the_global_numbers_are_left_alone(
     task = numbered(20, Augment(flip=True, shift=2))
     before = torch.get_rng_state()
     runs = [
-        torch.cat([torch.cat(draw.tensors()) for draw in draw_batches(task, 4, 30, seed=seed)])
+        torch.cat(
+            [
+                t.reshape(-1)
+                for draw in draw_batches(task, 4, 30, seed=seed, mixup=0.5)
+                for t in draw.tensors()
+            ]
+        )
         for seed in (0, 0, 1)
     ]
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
+
+
+def test_mixing_takes_up_to_its_share_and_leaves_the_rest_alone(
+    numbered: Callable[..., Task],
+) -> None:
+    task = numbered(20, Augment(flip=True, shift=2))
+    alone, mixed = (list(draw_batches(task, 4, 600, seed=0, mixup=m)) for m in (0.0, 0.4))
+    for one, other in zip(alone, mixed, strict=True):
+        assert all(map(torch.equal, one.tensors()[:-1], other.tensors()[:-1]))
+        assert one.share == 0.0
+    shares = torch.stack([draw.share for draw in mixed])
+    assert 0 <= shares.min() < 0.02
+    assert 0.38 < shares.max() <= 0.4
+    assert shares.mean().item() == pytest.approx(0.2, abs=0.02)
 
 
 def test_shifts_and_mirrors_cover_what_the_task_allows(numbered: Callable[..., Task]) -> None:
@@ -115,6 +135,7 @@ def test_moves_worked_by_hand(
         rows=torch.tensor([row, 1]),
         columns=torch.tensor([column, 1]),
         mirror=torch.tensor([mirror, False]),
+        share=torch.tensor(0.0),
     )
     x, y = images.take(draw)
     assert x.shape == (2, 2, 2, 3)

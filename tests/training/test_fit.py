@@ -11,6 +11,7 @@ from aprune.errors import TrainingError
 from aprune.parents import build_parent
 from aprune.tasks import Augment, Task
 from aprune.training import Curve, Hook, KeepMasked, Recipe, evaluate, fit, predict
+from aprune.training.batch import draw_batches
 
 DIGITS = load_task("digits", classes=[0, 1, 2], images=60, seed=0)
 QUICK = Recipe(steps=12, lr=0.05, batch=16)
@@ -65,6 +66,19 @@ def test_a_step_of_sgd_worked_by_hand() -> None:
     assert watch.seen[0] == pytest.approx([first, -first])
     assert watch.seen[1] == pytest.approx([second, -second])
     assert curve.loss == pytest.approx([math.log(2), math.log(1 + math.exp(-0.4))])
+
+
+def test_a_step_on_mixed_images_worked_by_hand() -> None:
+    # With the share λ of the other one the pixels become ∓(1 − 2λ), and each image asks for its own
+    # class with weight 1 − λ: ∂L/∂w₀ = (½ − (1 − λ))·−(1 − 2λ) = ½·(1 − 2λ)².
+    model, task = linear([[0.0], [0.0]]), two_points()
+    recipe = Recipe(steps=1, lr=1.0, batch=2, schedule="constant", momentum=0.0, mixup=0.3)
+    share = next(draw_batches(task, 2, 1, seed=0, mixup=0.3)).share.item()
+    curve = fit(model, task, recipe, seed=0)
+    assert 0.05 < share < 0.3
+    step = 0.5 * (1 - 2 * share) ** 2
+    assert model[1].weight.flatten().tolist() == pytest.approx([-step, step])
+    assert curve.loss == pytest.approx([math.log(2)])
 
 
 def test_the_gradient_is_clipped_over_all_weights() -> None:

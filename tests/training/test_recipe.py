@@ -25,6 +25,8 @@ GOOD = Recipe(steps=10, lr=0.1)
         ({"clip": 0.0}, "clip is 0.0"),
         ({"momentum": -0.1}, "momentum is -0.1"),
         ({"weight_decay": -1.0}, "weight_decay is -1.0"),
+        ({"mixup": 1.5}, "mixup is 1.5: expected a share from 0 to 1"),
+        ({"mixup": float("nan")}, "mixup is nan"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov is set without momentum"),
         ({"optimiser": "lion"}, "unknown optimiser 'lion': expected sgd or adam"),
         ({"schedule": "cosine"}, "unknown schedule 'cosine'"),
@@ -46,6 +48,7 @@ def test_defaults_follow_the_network_and_the_task() -> None:
     assert Recipe.for_search(plain, task).steps == 1000
     assert Recipe.for_search(plain, task).lr < Recipe.for_search(normed, task).lr
     assert Recipe.for_transfer(plain, task).lr < Recipe.for_transfer(normed, task).lr
+    assert Recipe.for_transfer(plain, task).mixup == 0.0 < Recipe.for_transfer(normed, task).mixup
 
 
 def test_settings_are_described_in_json() -> None:

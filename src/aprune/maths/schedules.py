@@ -45,6 +45,17 @@ def one_cycle(step: int, steps: int, *, warmup: float = 0.2) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
 
+def hold(step: int, steps: int, *, ends: float = 0.2) -> float:
+    """Rise linearly to 1 over the first `ends` of the steps, stay, fall linearly over the last.
+
+    Example:
+        >>> [round(hold(step, 10), 3) for step in (0, 1, 5, 8, 9)]
+        [0.5, 1.0, 1.0, 1.0, 0.5]
+    """
+    length = max(1.0, ends * steps)
+    return min(1.0, (step + 1) / length, (steps - step) / length)
+
+
 def warm_up(step: int, steps: int, *, length: float = 0.4) -> float:
     """Rise linearly to 1 over the first `length` of the steps, and stay there.
 
@@ -71,6 +82,7 @@ def ramp(step: int, steps: int, *, start: float, end: float, power: float = 3.0)
 
 SCHEDULES: dict[str, Schedule] = {
     "constant": constant,
+    "hold": hold,
     "inverse_sqrt": inverse_sqrt,
     "one_cycle": one_cycle,
     "warm_up": warm_up,

@@ -70,7 +70,7 @@ class AP:
     t_s: float = 10.0
     w_scale: float = 2.0
     theta_start: Literal["he", "parent"] | float = "he"
-    w_step: float = 0.02
+    w_step: float = 0.01
     w_schedule: str | Schedule = "warm_up"
     relative: bool = True
     gamma: float | Literal["auto"] = "auto"

@@ -11,17 +11,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from aprune.maths.seed import derive_seed
 from aprune.tasks import Task
 
 
 @dataclass
 class Draw:
-    """What one batch is made of: image numbers, and a shift and mirror flag for each."""
+    """What one batch is made of: image numbers, and a shift and mirror flag for each.
+
+    `share` is how much of a second image each gets, one number for the whole batch.
+    """
 
     index: Tensor
     rows: Tensor
     columns: Tensor
     mirror: Tensor
+    share: Tensor
 
     def copy_from(self, other: "Draw") -> None:
         """Take over the values of `other` without moving in memory."""
@@ -29,18 +34,20 @@ class Draw:
             mine.copy_(theirs, non_blocking=True)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return the four tensors."""
-        return self.index, self.rows, self.columns, self.mirror
+        """Return the five tensors."""
+        return self.index, self.rows, self.columns, self.mirror, self.share
 
 
 def draw_batches(
-    task: Task, batch: int, steps: int, *, seed: int, augment: bool = True
+    task: Task, batch: int, steps: int, *, seed: int, augment: bool = True, mixup: float = 0.0
 ) -> Iterator[Draw]:
     """Draw `steps` batches: random orders of all images, one after another, cut into batches."""
     images = len(task.train_labels)
     batch = min(batch, images)
     device = task.train_labels.device
     generator = torch.Generator().manual_seed(seed)
+    # of its own, so that the images come in the same order with and without
+    mixing = torch.Generator().manual_seed(derive_seed(seed, "mixup"))
     shift = task.augment.shift if augment else 0
     mirror = task.augment.flip if augment else False
     left = torch.empty(0, dtype=torch.int64)
@@ -54,7 +61,8 @@ def draw_batches(
         index, left = order[: now * batch].view(now, batch), order[now * batch :]
         rows, columns = torch.randint(0, 2 * shift + 1, (2, now, batch), generator=generator)
         mirrored = torch.rand((now, batch), generator=generator) < (0.5 if mirror else 0.0)
-        drawn = [t.to(device) for t in (index, rows, columns, mirrored)]
+        shares = mixup * torch.rand(now, generator=mixing)
+        drawn = [t.to(device) for t in (index, rows, columns, mirrored, shares)]
         for step in range(now):
             yield Draw(*(t[step] for t in drawn))
 

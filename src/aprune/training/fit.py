@@ -125,7 +125,9 @@ def fit(
     engine = Engine(loop.step, device)
     schedule = find_schedule(recipe.schedule)
     losses = torch.zeros(recipe.steps, device=device)
-    draws = draw_batches(task, recipe.batch, recipe.steps, seed=seed, augment=recipe.augment)
+    draws = draw_batches(
+        task, recipe.batch, recipe.steps, seed=seed, augment=recipe.augment, mixup=recipe.mixup
+    )
     model.train()
     # dropout draws from the global generators
     with own_random_numbers([device], seed), bar(title, recipe.steps, show=progress) as advance:
@@ -172,7 +174,7 @@ class _Loop:
         self.optimiser.zero_grad(set_to_none=True)
         x, y = self.images.take(self.draw)
         with mixed_precision(self.device):
-            loss = nn.functional.cross_entropy(self.model(x), y)
+            loss = self._mixed_loss(x, y) if self.recipe.mixup else self._loss(x, y)
         loss.backward()
         for hook in self.hooks:
             hook.on_gradient()
@@ -182,6 +184,17 @@ class _Loop:
         for hook in self.hooks:
             hook.on_update()
         self.loss.copy_(loss.detach())
+
+    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.model(x), y)
+
+    def _mixed_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Lay over each image another of the batch, and ask for both labels in the same shares."""
+        assert self.draw is not None
+        share = self.draw.share
+        scores = self.model(x.lerp(x.flip(0), share))
+        losses = [nn.functional.cross_entropy(scores, labels) for labels in (y, y.flip(0))]
+        return losses[0].lerp(losses[1], share)
 
 
 def _optimiser(
