@@ -148,8 +148,8 @@ def test_a_relative_step_does_not_know_the_scale_of_the_loss() -> None:
 def test_what_the_loss_needs_is_kept() -> None:
     # Only the first 3 of 12 inputs matter to the labels.
     model = small_net()
-    search = attach(model, AP(sparsity=0.8, steps=600), include="0.weight")
-    loop(model, search, 600, optimiser=torch.optim.Adam(model.parameters(), 0.01))
+    search = attach(model, AP(sparsity=0.8, steps=300, w_step=0.04), include="0.weight")
+    loop(model, search, 300, optimiser=torch.optim.Adam(model.parameters(), 0.01))
     used = search.architecture().mask("0.weight").float().mean(0)
     assert used[:3].min() > 2 * used[3:].max()
 
