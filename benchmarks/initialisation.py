@@ -25,11 +25,11 @@ def main() -> None:
     print("| --- " * (2 + len(SCHEMES)) + "|")
     big = ap.load_task("digits", classes=[0, 1, 2, 3, 4])
     for parent in PARENTS:
-        rates = ap.Recipe(steps=500, lr=0.1 if parent.endswith("bn") else 0.03)
+        search = ap.Recipe.for_search(ap.build_parent(parent, big), big).but(steps=500)
         scores: dict[tuple[float, str], list[float]] = {}
         for seed in SEEDS:
             small = without_test_images("digits", classes=NEW, images=50, seed=seed)
-            found = ap.find(parent, big, sparsity=SPARSITIES, seed=seed, recipe=rates)
+            found = ap.find(parent, big, sparsity=SPARSITIES, seed=seed, recipe=search)
             for sparsity, architecture in zip(SPARSITIES, found, strict=True):
                 for scheme in SCHEMES:
                     result = ap.transfer(

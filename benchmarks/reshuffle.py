@@ -15,11 +15,14 @@ from aprune.maths.statistics import paired_interval, summarise
 
 def main() -> None:
     torch.set_num_threads(1)
-    search = ap.Recipe(steps=SETTING.search_steps or 500, lr=0.03)
-    retrain = ap.Recipe(steps=SETTING.retrain_steps or 200, lr=SETTING.lrs[0])
     scores: dict[tuple[float, str], list[float]] = {}
     for seed in SETTING.seeds:
         big, small = SETTING.search_task.load(seed), SETTING.new_task.load(seed)
+        parent = ap.build_parent(SETTING.parent, small)
+        search = ap.Recipe.for_search(parent, big).but(steps=SETTING.search_steps)
+        retrain = ap.Recipe.for_transfer(parent, small).but(
+            steps=SETTING.retrain_steps, lr=SETTING.lrs[0]
+        )
         found = ap.find(SETTING.parent, big, sparsity=SETTING.sparsities, seed=seed, recipe=search)
         for sparsity, architecture in zip(SETTING.sparsities, found, strict=True):
             for what, kept in (("AP", architecture), ("shuffled", architecture.shuffle(seed))):

@@ -1,11 +1,11 @@
 """Which recipe retrains a sparse architecture best? CIFAR-100, ten classes, 500 images.
 
 Random connections (or an architecture that `aprune find` wrote) are retrained with every combination of
-learning rate, clipping and weight decay. Accuracy is measured on the training images of the ten classes
-that are not among the 500: no test image is looked at.
+learning rate, clipping, weight decay and mixing. Accuracy is measured on the training images of the ten
+classes that are not among the 500: no test image is looked at.
 
     python benchmarks/retraining.py --parent resnet18 --sparsity 0.95 --steps 500 \
-        --lr 0.05 0.2 --clip 1 none --weight-decay 5e-4 5e-3 --seeds 1
+        --lr 0.05 0.2 --clip 1 none --weight-decay 5e-4 5e-3 --mixup 0 0.5 --seeds 1
 """
 
 import argparse
@@ -21,10 +21,12 @@ from aprune.maths.statistics import summarise
 
 def main() -> None:
     ask = read_arguments()
-    print("| lr | clip | weight decay | accuracy | training loss | s a run |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for lr, clip, decay in itertools.product(ask.lr, ask.clip, ask.weight_decay):
-        recipe = ap.Recipe(steps=ask.steps, lr=lr, clip=clip, weight_decay=decay)
+    print("| lr | clip | weight decay | mixup | accuracy | training loss | s a run |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for settings in itertools.product(ask.lr, ask.clip, ask.weight_decay, ask.mixup):
+        lr, clip, decay, mixup = settings
+        recipe = ap.Recipe(steps=ask.steps, lr=lr, clip=clip, weight_decay=decay, mixup=mixup)
+        row = f"| {lr:g} | {clip} | {decay:g} | {mixup:g} |"
         accuracies, losses, begin = [], [], time.perf_counter()
         for seed in range(ask.seeds):
             task = without_test_images("cifar100", classes=10, images=ask.images, seed=seed)
@@ -33,7 +35,7 @@ def main() -> None:
                     architecture(ask, task, seed), ask.parent, task, seed=seed, recipe=recipe
                 )
             except TrainingError:
-                print(f"| {lr:g} | {clip} | {decay:g} | seed {seed} diverged | | |", flush=True)
+                print(f"{row} seed {seed} diverged | | |", flush=True)
                 continue
             accuracies.append(result.accuracy)
             losses.append(result.curve.final())
@@ -42,8 +44,7 @@ def main() -> None:
             spread = f" ± {cell.std:.3f}" if cell.n > 1 else ""
             seconds = (time.perf_counter() - begin) / ask.seeds
             print(
-                f"| {lr:g} | {clip} | {decay:g} | {cell.mean:.3f}{spread} |"
-                f" {sum(losses) / len(losses):.3f} | {seconds:.0f} |",
+                f"{row} {cell.mean:.3f}{spread} | {sum(losses) / len(losses):.3f} | {seconds:.0f} |",
                 flush=True,
             )
 
@@ -69,6 +70,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, nargs="+", default=[0.05])
     parser.add_argument("--clip", type=number_or_none, nargs="+", default=[1.0])
     parser.add_argument("--weight-decay", type=float, nargs="+", default=[5e-4])
+    parser.add_argument("--mixup", type=float, nargs="+", default=[0.0])
     return parser.parse_args()
 
 

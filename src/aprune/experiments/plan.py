@@ -19,6 +19,7 @@ from aprune.training import Recipe
 
 DENSE = "dense"
 _HELD_OUT = 0.2  # of the new task's training images, to choose the learning rate on
+_TUNING_SEEDS = 3  # the held-out images of one repetition are few: a choice by them is a toss-up
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Comparison:
         retrain_steps: Steps of a retraining, if not those of `Recipe.for_transfer`.
         retrain_batch: Batch size of a retraining, likewise.
         lrs: Learning rates to choose from for each method and sparsity; with one there is no choice.
-        tuning_seeds: Repetitions that they are chosen on.
+        tuning_seeds: Repetitions that they are chosen on; none means the first three of `seeds`.
 
     Example:
         >>> digits = TaskChoice("digits")
@@ -101,13 +102,15 @@ class Comparison:
     retrain_steps: int | None = None
     retrain_batch: int | None = None
     lrs: tuple[float, ...] = (0.03, 0.1)
-    tuning_seeds: tuple[int, ...] = (0,)
+    tuning_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         known = (*METHODS, DENSE)
         for name in self.methods:
             if name not in known:
                 raise SettingError(f"unknown method {name!r}: expected one of {', '.join(known)}")
+        if not self.tuning_seeds:
+            object.__setattr__(self, "tuning_seeds", self.seeds[:_TUNING_SEEDS])
         for what in ("methods", "sparsities", "seeds", "lrs", "tuning_seeds"):
             values = getattr(self, what)
             if not values or len(set(values)) < len(values):

@@ -182,7 +182,10 @@ def _finish(axes: "Axes", frame: "pd.DataFrame") -> None:
     seeds = frame["seed"].nunique()
     count = "1 seed" if seeds == 1 else f"{seeds} seeds"
     axes.set_title(f"{first['parent']}, {first['images']} images, {count}")
-    axes.legend(loc="best")
+    # below the axes: inside, it would lie on the dense parent's band
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.legend(loc="outside lower center", ncols=4)
 
 
 def _runs(frame: "pd.DataFrame", method: str, sparsity: float) -> "pd.DataFrame":

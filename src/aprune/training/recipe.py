@@ -93,11 +93,11 @@ class Recipe:
         """Return the default recipe for retraining an architecture on a small task.
 
         A network with norms soon knows a few hundred images by heart, and mixing them helps it; one
-        without learns more slowly, and needs larger steps instead.
+        without learns more slowly, and needs longer steps instead.
         """
         if has_norm(model):
             return cls(steps=1_600, batch=64, lr=0.1, mixup=0.5)
-        return cls(steps=1_600, batch=64, lr=0.06, clip=3.0)
+        return cls(steps=1_600, batch=64, lr=0.03, clip=3.0)
 
 
 def describe_settings(settings: Any) -> dict[str, Any]:
