@@ -78,6 +78,8 @@ def test_compare_stops_in_time(aprune: Callable[..., Any], tmp_path: Path) -> No
         (("--seeds", "0"), ["seeds"]),
         (("--lrs", "0"), ["lrs"]),
         (("--lrs", "fast"), ["'fast'", "--lrs"]),
+        (("--mixups", "2"), ["mixups"]),
+        (("--mixups", "none"), ["'none'", "--mixups"]),
         (("--steps", "0"), ["steps is 0"]),
         (("--search-steps", "-1"), ["steps is -1"]),
         (("--time-limit", "0"), ["--time-limit"]),

@@ -35,6 +35,7 @@ TINY = Comparison(
     tuning_seeds=(7,),
 )
 PLAIN = dataclasses.replace(TINY, methods=("random", "dense"), lrs=(0.3,))
+TRIAL = plan.Trial(lr=0.1, mixup=None)
 SIZE = 9 + 7 * (2 + 2)  # searches of 3 methods × seeds 0, 1, 7; 7 arms × (2 rates + 2 seeds)
 
 
@@ -193,9 +194,38 @@ def test_learning_rate_does_not_depend_on_test_images(
     assert frame["accuracy"].mean() < whole[0]["accuracy"].mean() - 0.2
 
 
+def test_rates_are_chosen_on_the_first_three_seeds() -> None:
+    many = dataclasses.replace(TINY, seeds=(4, 5, 6, 8), tuning_seeds=())
+    assert many.tuning_seeds == (4, 5, 6)
+    assert dataclasses.replace(many, seeds=(4,), tuning_seeds=()).tuning_seeds == (4,)
+
+
+def test_mixing_is_chosen_like_the_learning_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_figure: None
+) -> None:
+    original, seen = run.transfer, []
+
+    def picky(found: Architecture | None, *args: Any, recipe: Recipe, **more: Any) -> Any:
+        seen.append((recipe.lr, recipe.mixup))
+        if recipe.mixup == (0.5 if found is None else 0.0):  # dense is better off without
+            raise TrainingError("the loss is inf at step 3 of 12")
+        return original(found, *args, recipe=recipe, **more)
+
+    monkeypatch.setattr(run, "transfer", picky)
+    frame = do(dataclasses.replace(PLAIN, lrs=(0.1, 0.3), mixups=(0.5, 0.0)), tmp_path)
+    assert set(seen) == set(itertools.product((0.1, 0.3), (0.5, 0.0)))
+    chosen = frame.groupby("method")["mixup"].unique().map(list).to_dict()
+    assert chosen == {"random": [0.5], "dense": [0.0]}
+    assert not frame["diverged"].any()
+    assert "| learning rate | mixup |" in (tmp_path / "table.md").read_text()
+    # without a choice the recipe decides, and the table does not mention it
+    alone = do(PLAIN, tmp_path / "alone")
+    assert (alone["mixup"] == 0.0).all()
+
+
 def test_tuning_is_judged_on_training_images_only() -> None:
     made = plan.Plan(TINY, torch.device("cpu"))
-    tuning, final = made.tuning("dense", 0.0, 7, 0.1), made.final("dense", 0.0, 7, 0.1)
+    tuning, final = made.tuning("dense", 0.0, 7, TRIAL), made.final("dense", 0.0, 7, TRIAL)
     assert tuning.recipe == final.recipe
     judged = {image.numpy().tobytes() for image in tuning.task.test_images}
     trained = {image.numpy().tobytes() for image in tuning.task.train_images}
@@ -296,6 +326,9 @@ def test_time_limit_stops_before_a_run_that_would_pass_it(
         {"lrs": ()},
         {"lrs": (0.1, -0.1)},
         {"tuning_seeds": (1, 1)},
+        {"mixups": (0.5, 1.5)},
+        {"mixups": (0.5, 0.5)},
+        {"mixups": (float("nan"),)},
     ],
 )
 def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:

@@ -46,6 +46,12 @@ def compare(
         str,
         typer.Option(metavar="X,…", help="Learning rates; the best is chosen on held-out images."),
     ] = "0.03,0.1",
+    mixups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X,…", help="Shares of mixed images, chosen alike; else one that suits."
+        ),
+    ] = None,
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="Steps of a retraining; else chosen to suit.")
     ] = None,
@@ -78,6 +84,7 @@ def compare(
         sparsities=tuple(option.read_sparsities(sparsity)),
         seeds=tuple(range(seeds)),
         lrs=tuple(option.read_numbers(lrs, "--lrs")),
+        mixups=tuple(option.read_numbers(mixups, "--mixups")) if mixups is not None else (),
         retrain_steps=steps,
         search_steps=search_steps,
     )

@@ -1,8 +1,9 @@
 """Methods side by side: from the same parent, at equal sparsity, with the same care for each.
 
 What makes it fair: every method gets the same images, the same seeds of its fresh weights, as many
-connections and the same grid of learning rates. The rate is chosen for each method and sparsity on a
-held-out part of the new task's training images; its test images are looked at once, at the end.
+connections and the same grid of learning rates, and of shares of mixed images if asked for. They are
+chosen for each method and sparsity on a held-out part of the new task's training images; its test images
+are looked at once, at the end.
 """
 
 import math
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aprune.experiments import report, style
-from aprune.experiments.plan import DENSE, Comparison, Plan, TaskChoice
+from aprune.experiments.plan import DENSE, Comparison, Plan, TaskChoice, Trial
 from aprune.experiments.run import SearchRun, TransferRun
 from aprune.experiments.store import Store
 from aprune.files import check_writable, writing
@@ -86,6 +87,7 @@ _COLUMNS = {
     "images": "int64",
     "seed": "int64",
     "lr": "float64",
+    "mixup": "float64",
     "accuracy": "float64",
     "train_loss": "float64",
     "search_steps": "int64",
@@ -119,20 +121,21 @@ class _Work:
     def size(self) -> int:
         """Return the number of runs."""
         c, arms = self.comparison, len(list(self.comparison.arms()))
-        tuning = c.tuning_seeds if len(c.lrs) > 1 else ()
+        trials = len(c.trials())
+        tuning = c.tuning_seeds if trials > 1 else ()
         searches = sum(method != DENSE for method in c.methods) * len({*c.seeds, *tuning})
-        return searches + arms * (len(tuning) * len(c.lrs) + len(c.seeds))
+        return searches + arms * (len(tuning) * trials + len(c.seeds))
 
     def do_all(self, advance: Advance) -> bool:
         """Do everything, unless the time is up first: tuning, then seed after seed."""
         self._advance = advance
         c = self.comparison
         try:
-            lrs = self._choose_lrs() if len(c.lrs) > 1 else dict.fromkeys(c.arms(), c.lrs[0])
+            chosen = self._choose_trials()
             for seed in c.seeds:
                 self._do_searches(seed)
-                for (method, sparsity), lr in lrs.items():
-                    self.rows.append(self._do_final(method, sparsity, seed, lr))
+                for (method, sparsity), trial in chosen.items():
+                    self.rows.append(self._do_final(method, sparsity, seed, trial))
         except _OutOfTimeError:
             return False
         return True
@@ -142,23 +145,26 @@ class _Work:
             if (run := self.plan.search(method, seed)) is not None:
                 self._do(run)
 
-    def _choose_lrs(self) -> dict[tuple[str, float], float]:
-        """Return the best learning rate of each arm; among equals the one that was given first."""
+    def _choose_trials(self) -> dict[tuple[str, float], Trial]:
+        """Return the best settings of each arm; among equals those that were given first."""
         c = self.comparison
+        trials = c.trials()
+        if len(trials) == 1:
+            return dict.fromkeys(c.arms(), trials[0])
         for seed in c.tuning_seeds:
             self._do_searches(seed)
         chosen = {}
         for method, sparsity in c.arms():
             totals = []
-            for lr in c.lrs:
-                runs = [self.plan.tuning(method, sparsity, seed, lr) for seed in c.tuning_seeds]
+            for trial in trials:
+                runs = [self.plan.tuning(method, sparsity, seed, trial) for seed in c.tuning_seeds]
                 # what diverges is as bad as can be
                 totals.append(sum(self._do(run)["accuracy"] or 0.0 for run in runs))
-            chosen[method, sparsity] = c.lrs[totals.index(max(totals))]
+            chosen[method, sparsity] = trials[totals.index(max(totals))]
         return chosen
 
-    def _do_final(self, method: str, sparsity: float, seed: int, lr: float) -> dict[str, Any]:
-        run = self.plan.final(method, sparsity, seed, lr)
+    def _do_final(self, method: str, sparsity: float, seed: int, trial: Trial) -> dict[str, Any]:
+        run = self.plan.final(method, sparsity, seed, trial)
         result = self._do(run)
         search = self._do(run.search) if run.search is not None else {}
         connections, empty = self.plan.count_connections(run.task), 0
@@ -174,7 +180,8 @@ class _Work:
             "sparsity": sparsity,
             "images": len(run.task.train_labels),
             "seed": seed,
-            "lr": lr,
+            "lr": trial.lr,
+            "mixup": run.recipe.mixup,
             "accuracy": result["accuracy"],
             "train_loss": result["train_loss"],
             "search_steps": search.get("steps", 0),

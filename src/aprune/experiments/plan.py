@@ -1,7 +1,7 @@
 """What a comparison consists of: its settings, and the runs that follow from them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -59,6 +59,19 @@ class TaskChoice:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """Settings of a retraining that are chosen for each method and sparsity on held-out images.
+
+    Attributes:
+        lr: Peak learning rate.
+        mixup: Share of a second image; None leaves it to the recipe.
+    """
+
+    lr: float
+    mixup: float | None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Which methods to compare, on what, and how.
 
@@ -79,6 +92,8 @@ class Comparison:
         retrain_steps: Steps of a retraining, if not those of `Recipe.for_transfer`.
         retrain_batch: Batch size of a retraining, likewise.
         lrs: Learning rates to choose from for each method and sparsity; with one there is no choice.
+        mixups: Shares of mixed images to choose from along with them, if not that of
+            `Recipe.for_transfer`.
         tuning_seeds: Repetitions that they are chosen on; none means the first three of `seeds`.
 
     Example:
@@ -102,6 +117,7 @@ class Comparison:
     retrain_steps: int | None = None
     retrain_batch: int | None = None
     lrs: tuple[float, ...] = (0.03, 0.1)
+    mixups: tuple[float, ...] = ()
     tuning_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -113,10 +129,14 @@ class Comparison:
             object.__setattr__(self, "tuning_seeds", self.seeds[:_TUNING_SEEDS])
         for what in ("methods", "sparsities", "seeds", "lrs", "tuning_seeds"):
             values = getattr(self, what)
-            if not values or len(set(values)) < len(values):
+            if not values or _repeats(values):
                 raise SettingError(f"{what} are {values!r}: expected at least one, and each once")
         if not all(lr > 0 and math.isfinite(lr) for lr in self.lrs):
             raise SettingError(f"lrs are {self.lrs!r}: expected numbers above 0")
+        if not all(0 <= share <= 1 for share in self.mixups) or _repeats(self.mixups):
+            raise SettingError(
+                f"mixups are {self.mixups!r}: expected shares from 0 to 1, and each once"
+            )
         ordered = tuple(sorted(check_sparsity(sparsity) for sparsity in self.sparsities))
         object.__setattr__(self, "sparsities", ordered)
 
@@ -124,6 +144,14 @@ class Comparison:
         """Yield every method with each of its sparsities; the dense parent has one, 0."""
         for method in self.methods:
             yield from product([method], (0.0,) if method == DENSE else self.sparsities)
+
+    def trials(self) -> list[Trial]:
+        """Return all that each method may choose from, in the order in which it was given."""
+        return [Trial(lr, mixup) for lr, mixup in product(self.lrs, self.mixups or (None,))]
+
+
+def _repeats(values: Sequence[object]) -> bool:
+    return len(set(values)) < len(values)
 
 
 class Plan:
@@ -147,28 +175,28 @@ class Plan:
         settings: Method = getattr(c, method)
         return SearchRun(c.parent, settings, task, recipe, c.sparsities, seed)
 
-    def tuning(self, method: str, sparsity: float, seed: int, lr: float) -> TransferRun:
+    def tuning(self, method: str, sparsity: float, seed: int, trial: Trial) -> TransferRun:
         """Return a retraining that never sees the test images: a part of the others judges it."""
         if seed not in self._held_out:
             task = self._task(self.comparison.new_task, seed)
             self._held_out[seed] = task.hold_out(_HELD_OUT, seed)
-        return self._transfer(method, sparsity, seed, lr, self._held_out[seed])
+        return self._transfer(method, sparsity, seed, trial, self._held_out[seed])
 
-    def final(self, method: str, sparsity: float, seed: int, lr: float) -> TransferRun:
+    def final(self, method: str, sparsity: float, seed: int, trial: Trial) -> TransferRun:
         """Return a retraining whose accuracy counts."""
         task = self._task(self.comparison.new_task, seed)
-        return self._transfer(method, sparsity, seed, lr, task)
+        return self._transfer(method, sparsity, seed, trial, task)
 
     def count_connections(self, task: Task) -> int:
         """Return the number of connections of the dense parent."""
         return sum(p.numel() for p in find_connections(self._network(task)).values())
 
     def _transfer(
-        self, method: str, sparsity: float, seed: int, lr: float, task: Task
+        self, method: str, sparsity: float, seed: int, trial: Trial, task: Task
     ) -> TransferRun:
         c = self.comparison
         recipe = Recipe.for_transfer(self._network(task), task).but(
-            steps=c.retrain_steps, batch=c.retrain_batch, lr=lr
+            steps=c.retrain_steps, batch=c.retrain_batch, lr=trial.lr, mixup=trial.mixup
         )
         return TransferRun(c.parent, self.search(method, seed), sparsity, task, recipe, seed)
 

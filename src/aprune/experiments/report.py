@@ -41,25 +41,32 @@ def tabulate(frame: "pd.DataFrame") -> Table:
         Header and lines; the dense parent appears once a sparsity, for the difference to AP.
     """
     lines = []
+    # a column only where methods were free to choose
+    mixes = "mixup" in frame and frame["mixup"].nunique() > 1
     for sparsity in sparsities_of(frame):
         for method in frame["method"].unique():
             part = _runs(frame, method, sparsity)
             if len(part) == 0:
                 continue
             difference = interval_of(frame, "ap", method, sparsity) if method != "ap" else None
-            rates = sorted(part["lr"].unique())
             lines.append(
                 (
                     f"{sparsity:g}",
                     TITLES.get(method, method),
                     _describe_accuracy(part),
                     _describe_count(part),
-                    ", ".join(f"{rate:g}" for rate in rates),
+                    _list(part["lr"]),
+                    *([_list(part["mixup"])] if mixes else []),
                     _describe_interval(difference),
                 )
             )
-    header = ("sparsity", "method", "accuracy", "seeds", "learning rate", "AP − method")
+    chosen = ("learning rate", "mixup") if mixes else ("learning rate",)
+    header = ("sparsity", "method", "accuracy", "seeds", *chosen, "AP − method")
     return Table(header, tuple(lines))
+
+
+def _list(values: "pd.Series[float]") -> str:
+    return ", ".join(f"{value:g}" for value in sorted(values.unique()))
 
 
 def write_table(frame: "pd.DataFrame") -> str:
