@@ -3,7 +3,7 @@
 A VGG pools every image to 7 × 7 places. What is left of a 32 × 32 image there is one place, so its first
 linear layer sees 49 copies of each input, and all copies get the same gradient. SGD is linear in the
 gradient, so the copies of an input move alike: the layer is trained as one with a single weight
-W = Σ m∘θ for each unit and input, and the copies are read off at the end. For VGG19 that leaves 37 M of
+W = Σ m∘θ for each unit and input, and the copies are read off at the end. For VGG19 that leaves 39 M of
 140 M weights to be trained.
 """
 
