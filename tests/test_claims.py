@@ -1,10 +1,8 @@
 """What the project claims, on real data: small seeded runs that fail if the claim stops holding."""
 
-from collections.abc import Iterator
 from statistics import mean
 
 import pytest
-import torch
 
 from aprune import AP, Random, Recipe, find, load_task, transfer
 from aprune.methods import Method
@@ -13,12 +11,7 @@ SEEDS = range(4)
 SPARSITIES = (0.98, 0.99)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def retrained(method: Method, seed: int) -> list[float]:

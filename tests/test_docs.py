@@ -22,7 +22,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 import typer
 
 import aprune
@@ -114,12 +113,7 @@ def _split(line: str) -> list[str]:
 COMMANDS = [command for block in BLOCKS if block.kind in SHELL for command in read_commands(block)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_every_document_is_there() -> None:

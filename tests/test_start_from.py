@@ -17,20 +17,12 @@ from aprune import (
     transfer,
 )
 from aprune.errors import SettingError
-from aprune.tasks import Augment, Task
+from helpers import other_world
 
 OLD = load_task("digits", classes=[0, 1, 2, 3], images=120, seed=0)
 NEW = load_task("digits", classes=[5, 6, 7], images=60, seed=0)
 QUICK = Recipe(steps=25, lr=0.05, batch=30)
 STILL = Recipe(steps=2, lr=1.0, schedule=lambda step, steps: 0.0)  # weights end where they start
-
-
-def other_world(channels: int = 3, size: int = 12, classes: int = 5) -> Task:
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (40, channels, size, size), generator=generator).to(torch.uint8)
-    labels = torch.arange(40) % classes
-    names = tuple(f"kind {k}" for k in range(classes))
-    return Task("other", pixels, labels, pixels, labels, names, Augment(True, 1), {"data": "made"})
 
 
 def searched(parent: Any, sparsity: float = 0.8, **more: Any) -> Any:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,7 @@ TRIAL = plan.Trial(lr=0.1, mixup=None)
 SIZE = 9 + 7 * (2 + 2)  # searches of 3 methods × seeds 0, 1, 7; 7 arms × (2 rates + 2 seeds)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

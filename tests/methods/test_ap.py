@@ -1,7 +1,6 @@
 """Architecture pruning: its step by hand, the letter of the paper, and searches that go wrong."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,26 +10,10 @@ from aprune import AP, Recipe, attach, build_parent, find, load_task
 from aprune.errors import SearchError, SettingError
 from aprune.finding import search as search_for
 from aprune.maths.select import keep_count
+from helpers import plain_descent, w_of
 
 TASK = load_task("digits", classes=[0, 1, 2], images=150, seed=0)
 QUICK = Recipe(steps=30, lr=0.03, batch=32)
-
-
-def w_of(model: nn.Module) -> Tensor:
-    """All w of a network as one vector; they are part of its state."""
-    state = model.state_dict()
-    return torch.cat([state[name].flatten().clone() for name in state if name.endswith(".0.w")])
-
-
-def plain_descent(sparsity: float | tuple[float, ...], steps: int, **more: Any) -> AP:
-    """The paper's step from the first step on, with numbers that are easy to follow."""
-    return AP(
-        sparsity=sparsity,
-        steps=steps,
-        relative=False,
-        dense_start=0.0,
-        **{"w_scale": 0.5, "w_step": 0.1, "w_schedule": "constant", "gamma": 0.5, **more},
-    )
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt"])

@@ -17,23 +17,7 @@ from aprune.initialise import initialise
 from aprune.maths.schedules import ramp
 from aprune.maths.select import keep_count
 from aprune.methods import Search
-
-
-def w_of(model: nn.Module) -> Tensor:
-    """All w of a network as one vector; they are part of its state."""
-    state = model.state_dict()
-    return torch.cat([state[name].flatten().clone() for name in state if name.endswith(".0.w")])
-
-
-def plain_descent(sparsity: float | tuple[float, ...], steps: int, **more: Any) -> AP:
-    """The paper's step from the first step on, with numbers that are easy to follow."""
-    return AP(
-        sparsity=sparsity,
-        steps=steps,
-        relative=False,
-        dense_start=0.0,
-        **{"w_scale": 0.5, "w_step": 0.1, "w_schedule": "constant", "gamma": 0.5, **more},
-    )
+from helpers import plain_descent, w_of
 
 
 def small_net() -> nn.Module:

@@ -8,7 +8,6 @@ W = Σ m∘θ for each unit and input, and the copies are read off at the end. F
 """
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -37,15 +36,8 @@ def fit_masked(
     Does what `fit` does with a `KeepMasked`, within rounding. Hooks see the network as it is: with any
     of them nothing is merged.
 
-    Args:
-        model: The network, on the device of the task's tensors.
-        masks: By the name of a parameter; none at all for the dense network.
-        task: Where images and labels come from.
-        recipe: Steps, batch size, learning rate and so on.
-        seed: Of the order of images, their shifts and mirrors, and of dropout.
-        hooks: Called around every step.
-        title: Of the progress bar.
-        progress: Whether to show one; None shows it on a terminal.
+    `masks` go by the name of a parameter; without any the network is dense. The other arguments are
+    those of `fit`.
     """
     copies = 1 if hooks else copies_of_inputs(model, task, recipe)
     with merged_copies(model, masks, copies, recipe) as left:
@@ -145,5 +137,4 @@ def decay_of_start(recipe: Recipe) -> float:
         velocity = recipe.momentum * velocity + force
         push = force + recipe.momentum * velocity if recipe.nesterov else velocity
         weight -= recipe.lr * schedule(step, recipe.steps) * push
-    assert math.isfinite(weight)
     return weight

@@ -1,0 +1,35 @@
+"""What several test files build their cases from."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from aprune import AP
+from aprune.tasks import Augment, Task
+
+
+def other_world(channels: int = 3, size: int = 12, classes: int = 5) -> Task:
+    """A task of noise whose shape and classes are not those of the digits."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (40, channels, size, size), generator=generator).to(torch.uint8)
+    labels = torch.arange(40) % classes
+    names = tuple(f"kind {k}" for k in range(classes))
+    return Task("other", pixels, labels, pixels, labels, names, Augment(True, 1), {"data": "made"})
+
+
+def w_of(model: nn.Module) -> Tensor:
+    """All w of a network as one vector; they are part of its state."""
+    state = model.state_dict()
+    return torch.cat([state[name].flatten().clone() for name in state if name.endswith(".0.w")])
+
+
+def plain_descent(sparsity: float | tuple[float, ...], steps: int, **more: Any) -> AP:
+    """The paper's step from the first step on, with numbers that are easy to follow."""
+    return AP(
+        sparsity=sparsity,
+        steps=steps,
+        relative=False,
+        dense_start=0.0,
+        **{"w_scale": 0.5, "w_step": 0.1, "w_schedule": "constant", "gamma": 0.5, **more},
+    )
