@@ -1,8 +1,8 @@
 """Which recipe retrains a sparse architecture best? CIFAR-100, ten classes, 500 images.
 
 Random connections (or an architecture that `aprune find` wrote) are retrained with every combination of
-learning rate, clipping, weight decay and mixing. Accuracy is measured on the training images of the ten
-classes that are not among the 500: no test image is looked at.
+the settings given. Accuracy is measured on the training images of the classes that are not among the
+500: no test image is looked at.
 
     python benchmarks/retraining.py --parent resnet18 --sparsity 0.95 --steps 500 \
         --lr 0.05 0.2 --clip 1 none --weight-decay 5e-4 5e-3 --mixup 0 0.5 --seeds 1
@@ -18,18 +18,19 @@ import aprune as ap
 from aprune.errors import TrainingError
 from aprune.maths.statistics import summarise
 
+SETTINGS = ("lr", "batch", "schedule", "clip", "weight_decay", "mixup")
+
 
 def main() -> None:
     ask = read_arguments()
-    print("| lr | clip | weight decay | mixup | accuracy | training loss | s a run |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for settings in itertools.product(ask.lr, ask.clip, ask.weight_decay, ask.mixup):
-        lr, clip, decay, mixup = settings
-        recipe = ap.Recipe(steps=ask.steps, lr=lr, clip=clip, weight_decay=decay, mixup=mixup)
-        row = f"| {lr:g} | {clip} | {decay:g} | {mixup:g} |"
+    print(f"| {' | '.join(SETTINGS)} | accuracy | training loss | s a run |")
+    print("| --- " * (len(SETTINGS) + 3) + "|")
+    for values in itertools.product(*(getattr(ask, name) for name in SETTINGS)):
+        recipe = ap.Recipe(steps=ask.steps, **dict(zip(SETTINGS, values, strict=True)))
+        row = f"| {' | '.join(str(value) for value in values)} |"
         accuracies, losses, begin = [], [], time.perf_counter()
         for seed in range(ask.seeds):
-            task = without_test_images("cifar100", classes=10, images=ask.images, seed=seed)
+            task = without_test_images(ask.task, classes=ask.classes, images=ask.images, seed=seed)
             try:
                 result = ap.transfer(
                     architecture(ask, task, seed), ask.parent, task, seed=seed, recipe=recipe
@@ -64,10 +65,14 @@ def read_arguments() -> argparse.Namespace:
         "--sparsity", type=float, default=0.95, help="of random connections; 0: dense"
     )
     parser.add_argument("--architecture", help="a file to retrain in place of random connections")
+    parser.add_argument("--task", default="cifar100")
+    parser.add_argument("--classes", type=number_or_list, default=10)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--lr", type=float, nargs="+", default=[0.05])
+    parser.add_argument("--batch", type=int, nargs="+", default=[64])
+    parser.add_argument("--schedule", nargs="+", default=["one_cycle"])
     parser.add_argument("--clip", type=number_or_none, nargs="+", default=[1.0])
     parser.add_argument("--weight-decay", type=float, nargs="+", default=[5e-4])
     parser.add_argument("--mixup", type=float, nargs="+", default=[0.0])
@@ -76,6 +81,10 @@ def read_arguments() -> argparse.Namespace:
 
 def number_or_none(text: str) -> float | None:
     return None if text == "none" else float(text)
+
+
+def number_or_list(text: str) -> int | list[int]:
+    return [int(part) for part in text.split(",")] if "," in text else int(text)
 
 
 if __name__ == "__main__":

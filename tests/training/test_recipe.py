@@ -1,5 +1,6 @@
 """Recipes: what they refuse, and what they take by default."""
 
+import dataclasses
 import json
 from functools import partial
 
@@ -8,6 +9,7 @@ import pytest
 from aprune import build_parent, load_task
 from aprune.errors import SettingError
 from aprune.maths.schedules import one_cycle
+from aprune.tasks import Augment
 from aprune.training import Recipe, describe_settings
 
 GOOD = Recipe(steps=10, lr=0.1)
@@ -48,7 +50,14 @@ def test_defaults_follow_the_network_and_the_task() -> None:
     assert Recipe.for_search(plain, task).steps == 1000
     assert Recipe.for_search(plain, task).lr < Recipe.for_search(normed, task).lr
     assert Recipe.for_transfer(plain, task).lr < Recipe.for_transfer(normed, task).lr
-    assert Recipe.for_transfer(plain, task).mixup == 0.0 < Recipe.for_transfer(normed, task).mixup
+
+
+def test_photographs_are_mixed_by_default_and_signs_are_not() -> None:
+    signs = load_task("digits", images=100)
+    photographs = dataclasses.replace(signs, augment=Augment(flip=True))
+    model = build_parent("mlp", signs)
+    assert Recipe.for_transfer(model, signs).mixup == 0.0
+    assert Recipe.for_transfer(model, photographs).mixup == 0.5
 
 
 def test_settings_are_described_in_json() -> None:
