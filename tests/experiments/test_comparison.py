@@ -18,6 +18,7 @@ from aprune.experiments import comparison as module
 from aprune.experiments import plan, run
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
 from aprune.methods import AP, IMP
+from aprune.parents import build_parent
 from aprune.tasks import Task, load_task
 from aprune.training import Recipe
 
@@ -195,6 +196,13 @@ def test_rates_are_chosen_on_the_first_three_seeds() -> None:
     assert dataclasses.replace(many, seeds=(4,), tuning_seeds=()).tuning_seeds == (4,)
 
 
+def test_without_rates_they_lie_around_the_usual_one() -> None:
+    made = plan.Plan(dataclasses.replace(TINY, lrs=()), torch.device("cpu"))
+    task = TINY.new_task.load(seed=0)
+    usual = Recipe.for_transfer(build_parent("mlp", task), task).lr
+    assert [trial.lr for trial in made.trials()] == [usual / 2, usual, usual * 2]
+
+
 def test_mixing_is_chosen_like_the_learning_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_figure: None
 ) -> None:
@@ -318,7 +326,7 @@ def test_time_limit_stops_before_a_run_that_would_pass_it(
         {"sparsities": (0.5, 1.0)},
         {"sparsities": (0.5, 0.5)},
         {"seeds": ()},
-        {"lrs": ()},
+        {"lrs": (0.1, 0.1)},
         {"lrs": (0.1, -0.1)},
         {"tuning_seeds": (1, 1)},
         {"mixups": (0.5, 1.5)},

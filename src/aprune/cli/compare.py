@@ -43,9 +43,11 @@ def compare(
     ] = "0.95,0.99",
     seeds: Annotated[int, typer.Option(metavar="N", help="Repetitions.")] = 3,
     lrs: Annotated[
-        str,
-        typer.Option(metavar="X,…", help="Learning rates; the best is chosen on held-out images."),
-    ] = "0.03,0.1",
+        str | None,
+        typer.Option(
+            metavar="X,…", help="Learning rates to choose from on held-out images; else three."
+        ),
+    ] = None,
     mixups: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +85,7 @@ def compare(
         methods=tuple(option.read_list(methods, "--methods")),
         sparsities=tuple(option.read_sparsities(sparsity)),
         seeds=tuple(range(seeds)),
-        lrs=tuple(option.read_numbers(lrs, "--lrs")),
+        lrs=tuple(option.read_numbers(lrs, "--lrs")) if lrs is not None else (),
         mixups=tuple(option.read_numbers(mixups, "--mixups")) if mixups is not None else (),
         retrain_steps=steps,
         search_steps=search_steps,

@@ -121,7 +121,7 @@ class _Work:
     def size(self) -> int:
         """Return the number of runs."""
         c, arms = self.comparison, len(list(self.comparison.arms()))
-        trials = len(c.trials())
+        trials = len(self.plan.trials())
         tuning = c.tuning_seeds if trials > 1 else ()
         searches = sum(method != DENSE for method in c.methods) * len({*c.seeds, *tuning})
         return searches + arms * (len(tuning) * trials + len(c.seeds))
@@ -148,7 +148,7 @@ class _Work:
     def _choose_trials(self) -> dict[tuple[str, float], Trial]:
         """Return the best settings of each arm; among equals those that were given first."""
         c = self.comparison
-        trials = c.trials()
+        trials = self.plan.trials()
         if len(trials) == 1:
             return dict.fromkeys(c.arms(), trials[0])
         for seed in c.tuning_seeds:

@@ -91,7 +91,8 @@ class Comparison:
         search_lr: Peak learning rate of a search, likewise.
         retrain_steps: Steps of a retraining, if not those of `Recipe.for_transfer`.
         retrain_batch: Batch size of a retraining, likewise.
-        lrs: Learning rates to choose from for each method and sparsity; with one there is no choice.
+        lrs: Learning rates to choose from for each method and sparsity; with one there is no choice,
+            and none means half, once and twice that of `Recipe.for_transfer`.
         mixups: Shares of mixed images to choose from along with them, if not that of
             `Recipe.for_transfer`.
         tuning_seeds: Repetitions that they are chosen on; none means the first three of `seeds`.
@@ -116,7 +117,7 @@ class Comparison:
     search_lr: float | None = None
     retrain_steps: int | None = None
     retrain_batch: int | None = None
-    lrs: tuple[float, ...] = (0.03, 0.1)
+    lrs: tuple[float, ...] = ()
     mixups: tuple[float, ...] = ()
     tuning_seeds: tuple[int, ...] = ()
 
@@ -127,12 +128,12 @@ class Comparison:
                 raise SettingError(f"unknown method {name!r}: expected one of {', '.join(known)}")
         if not self.tuning_seeds:
             object.__setattr__(self, "tuning_seeds", self.seeds[:_TUNING_SEEDS])
-        for what in ("methods", "sparsities", "seeds", "lrs", "tuning_seeds"):
+        for what in ("methods", "sparsities", "seeds", "tuning_seeds"):
             values = getattr(self, what)
             if not values or _repeats(values):
                 raise SettingError(f"{what} are {values!r}: expected at least one, and each once")
-        if not all(lr > 0 and math.isfinite(lr) for lr in self.lrs):
-            raise SettingError(f"lrs are {self.lrs!r}: expected numbers above 0")
+        if not all(lr > 0 and math.isfinite(lr) for lr in self.lrs) or _repeats(self.lrs):
+            raise SettingError(f"lrs are {self.lrs!r}: expected numbers above 0, and each once")
         if not all(0 <= share <= 1 for share in self.mixups) or _repeats(self.mixups):
             raise SettingError(
                 f"mixups are {self.mixups!r}: expected shares from 0 to 1, and each once"
@@ -144,10 +145,6 @@ class Comparison:
         """Yield every method with each of its sparsities; the dense parent has one, 0."""
         for method in self.methods:
             yield from product([method], (0.0,) if method == DENSE else self.sparsities)
-
-    def trials(self) -> list[Trial]:
-        """Return all that each method may choose from, in the order in which it was given."""
-        return [Trial(lr, mixup) for lr, mixup in product(self.lrs, self.mixups or (None,))]
 
 
 def _repeats(values: Sequence[object]) -> bool:
@@ -162,6 +159,15 @@ class Plan:
         self._tasks: dict[tuple[TaskChoice, int], Task] = {}
         self._held_out: dict[int, Task] = {}
         self._networks: dict[tuple[tuple[int, int, int], int], nn.Module] = {}
+
+    def trials(self) -> list[Trial]:
+        """Return all that each method may choose from, in the order in which it was given."""
+        c = self.comparison
+        lrs = c.lrs
+        if not lrs:
+            usual = self._recipe(self._task(c.new_task, c.seeds[0])).lr
+            lrs = (usual / 2, usual, usual * 2)
+        return [Trial(lr, mixup) for lr, mixup in product(lrs, c.mixups or (None,))]
 
     def search(self, method: str, seed: int) -> SearchRun | None:
         """Return the search of a method; the dense parent has none."""
@@ -194,11 +200,14 @@ class Plan:
     def _transfer(
         self, method: str, sparsity: float, seed: int, trial: Trial, task: Task
     ) -> TransferRun:
+        recipe = self._recipe(task).but(lr=trial.lr, mixup=trial.mixup)
+        search = self.search(method, seed)
+        return TransferRun(self.comparison.parent, search, sparsity, task, recipe, seed)
+
+    def _recipe(self, task: Task) -> Recipe:
         c = self.comparison
-        recipe = Recipe.for_transfer(self._network(task), task).but(
-            steps=c.retrain_steps, batch=c.retrain_batch, lr=trial.lr, mixup=trial.mixup
-        )
-        return TransferRun(c.parent, self.search(method, seed), sparsity, task, recipe, seed)
+        usual = Recipe.for_transfer(self._network(task), task)
+        return usual.but(steps=c.retrain_steps, batch=c.retrain_batch)
 
     def _task(self, choice: TaskChoice, seed: int) -> Task:
         key = (choice, seed if choice.draws else 0)
