@@ -1,10 +1,15 @@
 """Fixtures for all tests."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from aprune.training import device
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported: Triton asks only then
 
 
 @pytest.fixture

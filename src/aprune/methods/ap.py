@@ -8,13 +8,14 @@ warm gradient g = ∂L/∂v ∘ t_s·σ′(t_s·w), each step takes
 until the sparsity asked for is reached; then w is frozen. The architecture is m = 1[w > 0].
 """
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from aprune.connections import (
     attach_masks,
@@ -28,8 +29,11 @@ from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_count
 from aprune.methods.attached import Search, sparsities_of
 from aprune.methods.protocol import Outcome
+from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training import Recipe, fit
+from aprune.training.fused import fused
+from aprune.training.update import Update
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,12 @@ class AP:
         seed: int,
         weights: bool = False,
         progress: bool | None = None,
+        fuse: bool = False,
     ) -> Outcome:
-        """Learn the mask and the weights together; one search passes through all sparsities."""
+        """Learn the mask and the weights together; one search passes through all sparsities.
+
+        With `fuse` the weights and w are moved in one pass (see `training.fused`).
+        """
         if self.theta_start == "he":
             initialise(model, scheme="he", seed=seed)
         elif self.theta_start != "parent":
@@ -144,13 +152,28 @@ class AP:
         method = replace(self, sparsity=tuple(sparsities), steps=recipe.steps)
         parameters = dict(model.named_parameters())
         chosen = {name: parameters[name] for name in connections}
-        search = _attach(model, method, chosen, seed=seed, weights=weights)
-        try:
-            curve = fit(
-                model, task, recipe, seed=seed, hooks=[search], title="ap search", progress=progress
-            )
-        except TrainingError as error:
-            raise SearchError(f"the search died: {error}") from error
+        with contextlib.ExitStack() as stack:
+            update: Update | None = None
+            if fuse:
+                w = _draw_w(method, chosen, seed)
+                search = Search(model, method, chosen, w, weights=weights)
+                copies = model.copies(task.shape) if type(model) is VGG else 1
+                update = stack.enter_context(fused(model, recipe, mover=search, copies=copies))
+            else:
+                search = _attach(model, method, chosen, seed=seed, weights=weights)
+            try:
+                curve = fit(
+                    model,
+                    task,
+                    recipe,
+                    seed=seed,
+                    hooks=[search],
+                    update=update,
+                    title="ap search",
+                    progress=progress,
+                )
+            except TrainingError as error:
+                raise SearchError(f"the search died: {error}") from error
         search.finish()
         return Outcome(search.masks, search.weights, [curve], recipe, trained=True)
 
@@ -213,6 +236,12 @@ def _attach(
     seed: int,
     weights: bool,
 ) -> Search:
+    w = _draw_w(method, connections, seed)
+    attach_masks(model, w, method.t_l, method.t_s)
+    return Search(model, method, connections, w, weights=weights)
+
+
+def _draw_w(method: AP, connections: Mapping[str, nn.Parameter], seed: int) -> dict[str, Tensor]:
     for sparsity in sparsities_of(method):
         keep_count(sum(theta.numel() for theta in connections.values()), sparsity)
     w = {}
@@ -220,7 +249,7 @@ def _attach(
         generator = torch.Generator(theta.device).manual_seed(derive_seed(seed, "w", name))
         draw = torch.empty_like(theta, dtype=torch.float32, requires_grad=False)
         w[name] = draw.normal_(generator=generator).abs_().mul_(method.w_scale)
-    return Search(model, method, attach_masks(model, w, method.t_l, method.t_s), weights=weights)
+    return w
 
 
 def _is_number(value: object, least: float = math.ulp(0.0)) -> bool:

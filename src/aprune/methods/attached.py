@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from aprune.architecture import Architecture
-from aprune.connections import TwoTemperatureMask, fold, has_norm
+from aprune.connections import fold, has_norm
 from aprune.errors import SearchError
 from aprune.maths.schedules import find_schedule, ramp
 from aprune.maths.select import check_sparsity, keep_count, keep_largest
@@ -30,7 +31,8 @@ class Search(Hook):
         self,
         model: nn.Module,
         method: "AP",
-        parametrisations: Mapping[str, TwoTemperatureMask],
+        theta: Mapping[str, Tensor],
+        w: Mapping[str, Tensor],
         *,
         weights: bool = False,
     ) -> None:
@@ -41,12 +43,14 @@ class Search(Hook):
         self.weights: dict[float, dict[str, Tensor]] = {}
         self.origin: dict[str, Any] = {}
         self._model, self._keep_weights = model, weights
-        self._w = {name: mask.w for name, mask in parametrisations.items()}
+        self.w, self.t_l, self.t_s = dict(w), method.t_l, method.t_s
+        self._theta = dict(theta)
         gamma = None if method.gamma == "auto" else method.gamma
-        self._descent = Descent(list(self._w.values()), relative=method.relative, gamma=gamma)
+        self._descent = Descent(list(self.w.values()), relative=method.relative, gamma=gamma)
         start = method.dense_start
         usual = min(0.3 if has_norm(model) else 0.5, method.ramp_end / 2)
         self._start = usual if start is None else start
+        self._parametrised = any(parametrize.is_parametrized(part) for part in model.modules())
         self._schedule = find_schedule(method.w_schedule)
         self._step = 0
         self._phase = ""
@@ -79,7 +83,7 @@ class Search(Hook):
 
     def on_update(self) -> None:
         """Move w, after the weights have moved."""
-        if self._phase == "descent":
+        if self.moving and self._parametrised:
             self._descent.update()
 
     def after(self, step: int) -> None:
@@ -100,7 +104,7 @@ class Search(Hook):
     def check(self, step: int) -> None:
         """Raise if w is not finite."""
         bad = int(self._descent.first_bad)
-        finite = bad < 0 and all(bool(w.isfinite().all()) for w in self._w.values())
+        finite = bad < 0 and all(bool(w.isfinite().all()) for w in self.w.values())
         if not finite:
             at = bad + self._first_descent if bad >= 0 else step
             raise SearchError(
@@ -131,9 +135,22 @@ class Search(Hook):
         last = self.sparsities[-1]
         if last not in self.masks:
             raise SearchError(self._short_of(last))
-        fold(self._model, self._w)
+        self._fold()
         if self._keep_weights:
             self.weights[last] = masked_state(self._model, self.masks[last])
+
+    @property
+    def moving(self) -> bool:
+        """Return whether w moves in the coming step."""
+        return self._phase == "descent"
+
+    def places(self) -> list[tuple[Tensor, ...] | None] | None:
+        """Return where a step looks at w before it decides; None if it does not."""
+        return self._descent.places if self._descent.chooses_gamma else None
+
+    def decide(self, square: Tensor, sample: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+        """Return this step's size and drift of w, for whoever moves it."""
+        return self._descent.decide(square / self._descent.total, sample)
 
     @property
     def _follows_schedule(self) -> bool:
@@ -152,15 +169,15 @@ class Search(Hook):
 
     def _enter(self, phase: str) -> None:
         self._phase = phase
-        for w in self._w.values():
+        for w in self.w.values():
             w.requires_grad_(phase == "descent")
 
     def _take(self, sparsity: float) -> None:
         self.check(self._step - 1)
         kept = keep_count(self._descent.total, sparsity)
-        self.masks[sparsity] = keep_largest(self._w, kept)
+        self.masks[sparsity] = keep_largest(self.w, kept)
         if self._keep_weights and sparsity != self.sparsities[-1]:
-            self.weights[sparsity] = _state(self._model, self.masks[sparsity])
+            self.weights[sparsity] = self._state(self.masks[sparsity])
 
     @torch.no_grad()
     def _freeze(self) -> None:
@@ -168,8 +185,27 @@ class Search(Hook):
         self._enter("frozen")
         far = 1_000.0 / self.method.t_l
         for name, mask in self.masks[self.sparsities[-1]].items():
-            self._w[name].copy_(torch.where(mask, far, -far))
-            self._w[name].grad = None
+            self.w[name].copy_(torch.where(mask, far, -far))
+            self.w[name].grad = None
+
+    @torch.no_grad()
+    def _fold(self) -> None:
+        if self._parametrised:
+            fold(self._model, self.w)
+            return
+        for name, mask in self.masks[self.sparsities[-1]].items():
+            self._theta[name].mul_(mask)
+
+    def _state(self, masks: Masks) -> dict[str, Tensor]:
+        """Return the state of a network in the middle of a search as that of an ordinary one."""
+        plain = {
+            name: value.detach().cpu().clone()
+            for name, value in self._model.state_dict().items()
+            if ".parametrizations." not in f".{name}"
+        }
+        for name, mask in masks.items():
+            plain[name] = (self._theta[name].detach() * mask).cpu()
+        return plain
 
     def _short_of(self, sparsity: float) -> str:
         hint = "take more steps"
@@ -179,20 +215,6 @@ class Search(Hook):
             f"the search stands at sparsity {self.sparsity:.4g} after {self._step} of {self.steps} "
             f"steps, short of {sparsity:g}: {hint}"
         )
-
-
-def _state(model: nn.Module, masks: Masks) -> dict[str, Tensor]:
-    """Return the state of a network in the middle of a search as that of an ordinary one."""
-    plain = {
-        name: value.detach().cpu().clone()
-        for name, value in model.state_dict().items()
-        if ".parametrizations." not in f".{name}"
-    }
-    for name, mask in masks.items():
-        prefix, _, leaf = name.rpartition(".")
-        theta = model.get_submodule(prefix).parametrizations[leaf].original  # type: ignore[index, union-attr]
-        plain[name] = (theta.detach() * mask).cpu()
-    return plain
 
 
 def sparsities_of(method: "AP") -> tuple[float, ...]:

@@ -25,6 +25,7 @@ class Descent:
         keep: The density to come down to, if γ is chosen by the step.
         gamma: γ; set by the step if it is chosen there.
         first_bad: The first step whose gradient was not finite; −1 if none was.
+        places: Where in each tensor the ratios are looked at, as indices; None means everywhere.
     """
 
     def __init__(
@@ -44,32 +45,47 @@ class Descent:
         self.gamma = torch.tensor(gamma or 0.0, device=device)
         self.steps = torch.zeros((), device=device, dtype=torch.int64)
         self.first_bad = torch.full((), -1, device=device, dtype=torch.int64)
+        self.places = [_sample(tensor, self.total, seed + i) for i, tensor in enumerate(self.w)]
         self._mean_square = torch.zeros((), device=device)
         self._weight = torch.zeros((), device=device)
         self._minus_one = torch.full((), -1.0, device=device)
-        self._sample = [_sample(tensor, self.total, seed + i) for i, tensor in enumerate(self.w)]
 
     @torch.no_grad()
     def update(self) -> None:
         """Take one step along the gradients in `w.grad` and forget them."""
         gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.w]
         square = torch.stack(torch._foreach_norm(gradients)).square().sum() / self.total
-        self._note_if_bad(square)
-        alpha = self._relative(square) if self.relative else self.step_size
-        if self.chooses_gamma:
-            drift = self._least_drift(gradients, alpha)
-            self.gamma.copy_(torch.where(alpha > 0, drift / (2 * alpha), 0.0))
-        else:
-            drift = 2 * alpha * self.gamma
+        sample = (self._look(self.w), self._look(gradients)) if self.chooses_gamma else None
+        alpha, drift = self.decide(square, sample)
         for w, gradient in zip(self.w, gradients, strict=True):
             w.lerp_(self._minus_one, drift)
             w.addcmul_(gradient, -alpha)
             w.grad = None
+
+    def decide(self, square: Tensor, sample: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+        """Return α and δ of this step.
+
+        Args:
+            square: Mean square of the gradients.
+            sample: w and its gradient at `places`, if γ is chosen by the step.
+        """
+        self._note_if_bad(square)
+        alpha = self._relative(square) if self.relative else self.step_size
+        if sample is not None:
+            drift = self._least_drift(*sample, alpha)
+            self.gamma.copy_(torch.where(alpha > 0, drift / (2 * alpha), 0.0))
+        else:
+            drift = 2 * alpha * self.gamma
         self.steps += 1
+        return alpha, drift
 
     def active(self) -> int:
         """Count the connections that are on now."""
         return int(torch.stack([(w > 0).sum() for w in self.w]).sum())
+
+    def _look(self, tensors: Sequence[Tensor]) -> Tensor:
+        pairs = zip(tensors, self.places, strict=True)
+        return torch.cat([t.reshape(-1) if places is None else t[places] for t, places in pairs])
 
     def _relative(self, square: Tensor) -> Tensor:
         """Divide the step size by the root mean square of the gradient, guarded against zero.
@@ -82,15 +98,10 @@ class Descent:
         root = torch.maximum(self._mean_square / self._weight, square).sqrt()
         return torch.where(root > 0, self.step_size / root, 0.0)
 
-    def _least_drift(self, gradients: Sequence[Tensor], alpha: Tensor) -> Tensor:
+    def _least_drift(self, here: Tensor, slope: Tensor, alpha: Tensor) -> Tensor:
         """Return the smallest δ ≥ 0 that leaves a fraction `keep` of the connections on."""
-        ratios = []
-        for w, gradient, places in zip(self.w, gradients, self._sample, strict=True):
-            here = w[places] if places is not None else w.reshape(-1)
-            slope = gradient[places] if places is not None else gradient.reshape(-1)
-            ratio = (here - alpha * slope) / (1 + here)
-            ratios.append(torch.where(here > -1, ratio, -torch.inf))
-        every = torch.cat(ratios)
+        ratio = (here - alpha * slope) / (1 + here)
+        every = torch.where(here > -1, ratio, -torch.inf)
         rank = (self.keep * len(every)).round().long()
         if every.is_cuda:  # where reading the rank would wait for the device, and sorting is quick
             ordered = every.sort(descending=True).values

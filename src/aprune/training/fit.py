@@ -19,6 +19,7 @@ from aprune.training.batch import Draw, Images, draw_batches
 from aprune.training.device import mixed_precision
 from aprune.training.engine import Engine
 from aprune.training.recipe import Recipe
+from aprune.training.update import PlainUpdate, Update
 
 _LOOK_EVERY = 25  # steps between two looks at the loss, each of which waits for the device
 
@@ -103,6 +104,7 @@ def fit(
     *,
     seed: int,
     hooks: Sequence[Hook] = (),
+    update: Update | None = None,
     title: str = "training",
     progress: bool | None = None,
 ) -> Curve:
@@ -114,6 +116,7 @@ def fit(
         recipe: Steps, batch size, learning rate and so on.
         seed: Of the order of images, their shifts and mirrors, and of dropout.
         hooks: Called around every step.
+        update: What moves the weights; None leaves that to PyTorch's optimisers.
         title: Of the progress bar.
         progress: Whether to show one; None shows it on a terminal.
 
@@ -121,7 +124,7 @@ def fit(
         TrainingError: The loss is not finite; the message names the step.
     """
     device = task.train_labels.device
-    loop = _Loop(model, task, recipe, hooks)
+    loop = _Loop(model, task, recipe, hooks, update or PlainUpdate(model, recipe))
     engine = Engine(loop.step, device)
     schedule = find_schedule(recipe.schedule)
     losses = torch.zeros(recipe.steps, device=device)
@@ -135,7 +138,8 @@ def fit(
             loop.load(draw, recipe.lr * schedule(step, recipe.steps))
             for hook in hooks:
                 hook.before(step)
-            engine.run(tuple(hook.phase for hook in hooks))
+            loop.enter(phase := tuple(hook.phase for hook in hooks))
+            engine.run(phase)
             losses[step] = loop.loss
             for hook in hooks:
                 hook.after(step)
@@ -152,35 +156,43 @@ def fit(
 class _Loop:
     """One step on tensors that stay where they are, so that it can be captured."""
 
-    def __init__(self, model: nn.Module, task: Task, recipe: Recipe, hooks: Sequence[Hook]) -> None:
-        self.model, self.recipe, self.hooks = model, recipe, hooks
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        recipe: Recipe,
+        hooks: Sequence[Hook],
+        update: Update,
+    ) -> None:
+        self.model, self.recipe, self.hooks, self.update = model, recipe, hooks, update
         self.device = task.train_labels.device
         self.images = Images(task, augment=recipe.augment)
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.lr = torch.tensor(recipe.lr, device=self.device)
-        self.optimiser = _optimiser(self.parameters, recipe, self.lr)
         self.loss = torch.zeros((), device=self.device)
         self.draw: Draw | None = None
+        self._phase: Hashable = None
 
     def load(self, draw: Draw, lr: float) -> None:
-        self.lr.fill_(lr)
+        self.update.lr.fill_(lr)
         if self.draw is None:
             self.draw = Draw(*(tensor.clone() for tensor in draw.tensors()))
         else:
             self.draw.copy_from(draw)
 
+    def enter(self, phase: Hashable) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            self.update.begin()
+
     def step(self) -> None:
         assert self.draw is not None
-        self.optimiser.zero_grad(set_to_none=True)
+        self.update.forget()
         x, y = self.images.take(self.draw)
         with mixed_precision(self.device):
             loss = self._mixed_loss(x, y) if self.recipe.mixup else self._loss(x, y)
         loss.backward()
         for hook in self.hooks:
             hook.on_gradient()
-        if self.recipe.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip, foreach=True)
-        self.optimiser.step()
+        self.update.move()
         for hook in self.hooks:
             hook.on_update()
         self.loss.copy_(loss.detach())
@@ -195,23 +207,6 @@ class _Loop:
         scores = self.model(x.lerp(x.flip(0), share))
         losses = [nn.functional.cross_entropy(scores, labels) for labels in (y, y.flip(0))]
         return losses[0].lerp(losses[1], share)
-
-
-def _optimiser(
-    parameters: Sequence[nn.Parameter], recipe: Recipe, lr: Tensor
-) -> torch.optim.Optimizer:
-    if recipe.optimiser == "adam":
-        return torch.optim.AdamW(
-            parameters, lr, weight_decay=recipe.weight_decay, fused=True, capturable=lr.is_cuda
-        )
-    return torch.optim.SGD(
-        parameters,
-        lr,  # a tensor, so that a captured step reads its present value
-        momentum=recipe.momentum,
-        nesterov=recipe.nesterov,
-        weight_decay=recipe.weight_decay,
-        fused=True,
-    )
 
 
 def _check(losses: Tensor, recipe: Recipe) -> None:

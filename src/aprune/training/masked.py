@@ -17,6 +17,7 @@ from aprune.maths.schedules import find_schedule
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training.fit import Curve, Hook, KeepMasked, fit
+from aprune.training.fused import fused
 from aprune.training.recipe import Recipe
 
 
@@ -30,17 +31,23 @@ def fit_masked(
     hooks: Sequence[Hook] = (),
     title: str = "training",
     progress: bool | None = None,
+    fuse: bool = False,
 ) -> Curve:
     """Train `model` in place with the weights outside `masks` at exactly zero.
 
     Does what `fit` does with a `KeepMasked`, within rounding. Hooks see the network as it is: with any
-    of them nothing is merged.
+    of them nothing is merged or fused.
 
-    `masks` go by the name of a parameter; without any the network is dense. The other arguments are
-    those of `fit`.
+    `masks` go by the name of a parameter; without any the network is dense. With `fuse` the weights are
+    moved in one pass (see `fused`). The other arguments are those of `fit`.
     """
     copies = 1 if hooks else copies_of_inputs(model, task, recipe)
     with merged_copies(model, masks, copies, recipe) as left:
+        if fuse and not hooks:
+            with fused(model, recipe, masks=left) as update:
+                return fit(
+                    model, task, recipe, seed=seed, update=update, title=title, progress=progress
+                )
         keep = [KeepMasked(model, left)] if left else []
         return fit(
             model, task, recipe, seed=seed, hooks=[*keep, *hooks], title=title, progress=progress

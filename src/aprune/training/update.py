@@ -1,0 +1,70 @@
+"""What moves the weights once their gradients are there."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from aprune.training.recipe import Recipe
+
+
+class Update(Protocol):
+    """Moves the weights of a network along their gradients.
+
+    `forget` and `move` are part of a step and may be captured: they wait for nothing.
+
+    Attributes:
+        lr: The learning rate, on the device; whoever trains sets it before each step.
+    """
+
+    lr: Tensor
+
+    def begin(self) -> None:
+        """Take notice that weights or masks may have changed from outside, or other steps begin."""
+
+    def forget(self) -> None:
+        """Forget the gradients of the step before."""
+
+    def move(self) -> None:
+        """Clip the gradients and move the weights."""
+
+
+class PlainUpdate:
+    """PyTorch's own clipping and optimisers."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.clip = recipe.clip
+        self.lr = torch.tensor(recipe.lr, device=next(model.parameters()).device)
+        self.optimiser = _optimiser(self.parameters, recipe, self.lr)
+
+    def begin(self) -> None:
+        """Nothing is kept beside the weights themselves."""
+
+    def forget(self) -> None:
+        """Forget the gradients."""
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def move(self) -> None:
+        """Clip, and take the optimiser's step."""
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip, foreach=True)
+        self.optimiser.step()
+
+
+def _optimiser(
+    parameters: Sequence[nn.Parameter], recipe: Recipe, lr: Tensor
+) -> torch.optim.Optimizer:
+    if recipe.optimiser == "adam":
+        return torch.optim.AdamW(
+            parameters, lr, weight_decay=recipe.weight_decay, fused=True, capturable=lr.is_cuda
+        )
+    return torch.optim.SGD(
+        parameters,
+        lr,  # a tensor, so that a captured step reads its present value
+        momentum=recipe.momentum,
+        nesterov=recipe.nesterov,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )

@@ -1,0 +1,144 @@
+"""One pass over all weights gives what PyTorch's own steps give, one after another."""
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import aprune.parents.vgg
+from aprune import AP, Recipe, build_parent, find_connections, load_task
+from aprune.initialise import initialise
+from aprune.methods.protocol import Outcome
+from aprune.parents.vgg import VGG
+from aprune.tasks import Task
+from aprune.training.fused import can_fuse
+from aprune.training.masked import fit_masked
+from helpers import other_world
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+RECIPE = Recipe(steps=6, lr=0.05, batch=8, schedule="constant")
+RECIPES = {
+    "clipped": RECIPE.but(clip=0.2),
+    "not clipped": replace(RECIPE, clip=None),
+    "nesterov": RECIPE.but(nesterov=True, weight_decay=0.01),
+    "adam": RECIPE.but(optimiser="adam", lr=0.001, weight_decay=0.1),
+}
+
+
+def digits() -> Task:
+    return load_task("digits", classes=[0, 1, 2], images=30)
+
+
+def network(task: Task, parent: str = "conv") -> nn.Module:
+    model = build_parent(parent, task)
+    initialise(model, scheme="he", seed=0)
+    return model
+
+
+def masks_of(model: nn.Module, density: float = 0.4) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {
+        name: torch.rand(weight.shape, generator=generator) < density
+        for name, weight in find_connections(model).items()
+    }
+
+
+def assert_alike(ours: nn.Module, theirs: nn.Module, tolerance: float = 2e-5) -> None:
+    other = theirs.state_dict()
+    assert {name: value.shape for name, value in ours.state_dict().items()} == {
+        name: value.shape for name, value in other.items()
+    }
+    for name, value in ours.state_dict().items():
+        torch.testing.assert_close(value, other[name], atol=tolerance, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+@pytest.mark.parametrize("masked", [True, False])
+def test_training_gives_the_same_network(recipe: Recipe, masked: bool) -> None:
+    task = digits()
+    ours, theirs = network(task), network(task)
+    masks = masks_of(ours) if masked else {}
+    curves = [
+        fit_masked(model, masks, task, recipe, seed=3, fuse=fuse, progress=False)
+        for model, fuse in ((ours, True), (theirs, False))
+    ]
+    torch.testing.assert_close(curves[0].loss, curves[1].loss, atol=1e-5, rtol=1e-5)
+    assert_alike(ours, theirs)
+    for name, mask in masks.items():
+        assert (ours.get_parameter(name)[~mask] == 0).all()
+    assert curves[0].loss[0] != curves[0].loss[-1]
+
+
+def search(model: nn.Module, task: Task, method: AP, recipe: Recipe, *, fuse: bool) -> Outcome:
+    return method.search(
+        model,
+        list(find_connections(model)),
+        task,
+        (0.3, 0.8),
+        recipe=recipe,
+        seed=0,
+        weights=True,
+        progress=False,
+        fuse=fuse,
+    )
+
+
+METHODS = {
+    "auto": AP(),
+    "gamma": replace(AP(), gamma=0.1, w_step=2.0, relative=False, dense_start=0.0, w_scale=0.3),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_search_finds_the_same_architectures_and_weights(recipe: Recipe) -> None:
+    assert_same_search(AP(), recipe.but(steps=12))
+
+
+def test_search_with_a_fixed_penalty_is_the_same_too() -> None:
+    assert_same_search(METHODS["gamma"], RECIPE.but(steps=12))
+
+
+def assert_same_search(method: AP, recipe: Recipe) -> None:
+    task = digits()
+    ours, theirs = network(task, "logistic"), network(task, "logistic")
+    fused = search(ours, task, method, recipe, fuse=True)
+    plain = search(theirs, task, method, recipe, fuse=False)
+    torch.testing.assert_close(fused.curves[0].loss, plain.curves[0].loss, atol=1e-5, rtol=1e-5)
+    assert fused.masks.keys() == plain.masks.keys() == {0.3, 0.8}
+    for sparsity, masks in plain.masks.items():
+        for name, mask in masks.items():
+            assert torch.equal(fused.masks[sparsity][name], mask)
+        for name, value in plain.weights[sparsity].items():
+            torch.testing.assert_close(fused.weights[sparsity][name], value, atol=2e-5, rtol=1e-4)
+    assert_alike(ours, theirs)
+
+
+def test_equal_inputs_of_a_vgg_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aprune.parents.vgg, "_WIDTHS", (4, 4, 4, 4, 4))
+    monkeypatch.setattr(aprune.parents.vgg, "_HIDDEN", 8)
+    task = other_world(channels=1, size=32, classes=3)
+    ours, theirs = (VGG((1, 32, 32), 3, depth=11, batch_norm=False) for _ in range(2))
+    recipe = RECIPE.but(steps=8, batch=6)
+    seen: list[tuple[int, ...]] = []
+    ours.classifier[0].register_forward_hook(lambda layer, args, out: seen.append(args[0].shape))
+    fused = search(ours, task, AP(), recipe, fuse=True)
+    plain = search(theirs, task, AP(), recipe, fuse=False)
+    assert seen[0] == (6, 4)  # 4 inputs in place of 4 · 49
+    for sparsity, masks in plain.masks.items():
+        for name, mask in masks.items():
+            assert torch.equal(fused.masks[sparsity][name], mask)
+    assert_alike(ours, theirs)
+    assert type(ours.avgpool) is nn.AdaptiveAvgPool2d
+
+
+def test_a_machine_without_triton_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert can_fuse(cpu)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    assert not can_fuse(cpu)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not can_fuse(torch.device("cuda"))
