@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aprune.architecture import Architecture
+    from aprune.bulk import transfer_many
     from aprune.connections import find_connections
     from aprune.errors import ApruneError
     from aprune.finding import Found, find, search
     from aprune.methods import AP, IMP, Random, attach
     from aprune.parents import build_parent, parent_names
-    from aprune.retraining import Result, transfer
+    from aprune.retraining import Result, Retraining, transfer
     from aprune.tasks import Task, load_task
     from aprune.trained import Trained, load_model
     from aprune.training import Recipe
@@ -41,6 +42,7 @@ __all__ = [
     "Random",
     "Recipe",
     "Result",
+    "Retraining",
     "Task",
     "Trained",
     "attach",
@@ -52,16 +54,18 @@ __all__ = [
     "parent_names",
     "search",
     "transfer",
+    "transfer_many",
 ]
 
 _HOMES = {
     "architecture": ("Architecture",),
+    "bulk": ("transfer_many",),
     "connections": ("find_connections",),
     "errors": ("ApruneError",),
     "finding": ("Found", "find", "search"),
     "methods": ("AP", "IMP", "Random", "attach"),
     "parents": ("build_parent", "parent_names"),
-    "retraining": ("Result", "transfer"),
+    "retraining": ("Result", "Retraining", "transfer"),
     "tasks": ("Task", "load_task"),
     "trained": ("Trained", "load_model"),
     "training": ("Recipe",),

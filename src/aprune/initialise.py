@@ -110,6 +110,49 @@ def own_random_numbers(devices: Iterable[torch.device], seed: int) -> Iterator[N
         yield
 
 
+class RandomNumbers:
+    """Global random numbers of one's own, taken up each time where they were left.
+
+    They begin as those of `own_random_numbers` with the same seed do.
+
+    Example:
+        >>> numbers = RandomNumbers(torch.device("cpu"), seed=3)
+        >>> parts = []
+        >>> for _ in range(2):
+        ...     with numbers.resumed():
+        ...         parts.append(torch.rand(2))
+        >>> with own_random_numbers([torch.device("cpu")], seed=3):
+        ...     torch.equal(torch.cat(parts), torch.cat([torch.rand(2), torch.rand(2)]))
+        True
+    """
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self._generators = [torch.default_generator]
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            self._generators.append(torch.cuda.default_generators[index])
+        with own_random_numbers([device], seed):
+            self._states = self._read()
+
+    @contextlib.contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Let the global generators go on with these numbers for the block."""
+        before = self._read()
+        self._write(self._states)
+        try:
+            yield
+        finally:
+            self._states = self._read()
+            self._write(before)
+
+    def _read(self) -> list[Tensor]:
+        return [generator.get_state() for generator in self._generators]
+
+    def _write(self, states: list[Tensor]) -> None:
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
+
+
 def _check_masks(masks: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
     for name, mask in masks.items():
         shape = tuple(parameters[name].shape) if name in parameters else None

@@ -55,6 +55,21 @@ class Result:
         self.trained.save(path)
 
 
+@dataclass(frozen=True, eq=False)
+class Retraining:
+    """One retraining to be done; the fields are the arguments of `transfer`."""
+
+    architecture: Architecture | None
+    parent: Parent
+    task: Task
+    seed: int = 0
+    recipe: Recipe | None = None
+    init: Scheme = "auto"
+    epsilon: float = 0.01
+    mismatch: Literal["random", "dense"] = "random"
+    start_from: Trained | None = None
+
+
 def transfer(
     architecture: Architecture | None,
     parent: Parent,
@@ -97,32 +112,66 @@ def transfer(
         True
     """
     where = choose_device(device)
+    retraining = Retraining(
+        architecture,
+        parent,
+        task,
+        seed=seed,
+        recipe=recipe,
+        init=init,
+        epsilon=epsilon,
+        mismatch=mismatch,
+        start_from=start_from,
+    )
     model = network_for(parent, task, where, seed=seed, weights=False)
-    fitted, masks = _fit_masks(architecture, model, mismatch, seed)
-    # not the numbers that a search with the same seed started from: a mask remembers those
-    initialise(model, masks, init, seed=derive_seed(seed, "transfer"), epsilon=epsilon)
-    if start_from is not None:
-        _load_what_fits(model, start_from, task)
-    recipe = recipe or Recipe.for_transfer(model, task)
+    ready = prepare(retraining, model)
     placed = task.to(where)
     curve = fit_masked(
-        model, masks, placed, recipe, seed=seed, title="retraining", progress=progress
+        model, ready.masks, placed, ready.recipe, seed=seed, title="retraining", progress=progress
     )
+    return judge(retraining, ready, model, placed, curve)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What is known once the network is there."""
+
+    recipe: Recipe
+    masks: dict[str, Tensor]
+    fitted: Architecture | None
+
+
+def prepare(retraining: Retraining, model: nn.Module) -> Ready:
+    """Put the weights to start from into `model`."""
+    r = retraining
+    fitted, masks = _fit_masks(r.architecture, model, r.mismatch, r.seed)
+    # not the numbers that a search with the same seed started from: a mask remembers those
+    initialise(model, masks, r.init, seed=derive_seed(r.seed, "transfer"), epsilon=r.epsilon)
+    if r.start_from is not None:
+        _load_what_fits(model, r.start_from, r.task)
+    return Ready(r.recipe or Recipe.for_transfer(model, r.task), masks, fitted)
+
+
+def judge(
+    retraining: Retraining, ready: Ready, model: nn.Module, placed: Task, curve: Curve
+) -> Result:
+    """Evaluate the trained network, and say where it comes from."""
+    r = retraining
     accuracy = evaluate(model, placed)
     provenance = {
         "parent": name_of(model),
-        "architecture": dict(architecture.provenance) if architecture is not None else None,
-        "sparsity": fitted.sparsity if fitted is not None else 0.0,
-        "task": dict(task.provenance),
-        "recipe": describe_settings(recipe),
-        "init": init if start_from is None else "start_from",
-        "mismatch": mismatch,
-        "seed": seed,
+        "architecture": dict(r.architecture.provenance) if r.architecture is not None else None,
+        "sparsity": ready.fitted.sparsity if ready.fitted is not None else 0.0,
+        "task": dict(r.task.provenance),
+        "recipe": describe_settings(ready.recipe),
+        "init": r.init if r.start_from is None else "start_from",
+        "mismatch": r.mismatch,
+        "seed": r.seed,
         "accuracy": accuracy,
         "train_loss": curve.final(),
     }
-    trained = Trained.of(model.eval(), task, provenance)
-    return Result(model, accuracy, curve, fitted, provenance, trained)
+    trained = Trained.of(model.eval(), r.task, provenance)
+    return Result(model, accuracy, curve, ready.fitted, provenance, trained)
 
 
 def _fit_masks(

@@ -1,7 +1,11 @@
 """One pass over all weights gives what PyTorch's own steps give, one after another."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +18,7 @@ from aprune.methods.protocol import Outcome
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training.fused import can_fuse
-from aprune.training.masked import fit_masked
+from aprune.training.masked import Lane, fit_masked
 from helpers import other_world
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -70,6 +74,22 @@ def test_training_gives_the_same_network(recipe: Recipe, masked: bool) -> None:
     for name, mask in masks.items():
         assert (ours.get_parameter(name)[~mask] == 0).all()
     assert curves[0].loss[0] != curves[0].loss[-1]
+
+
+def test_a_lane_takes_one_network_after_another() -> None:
+    task, lane = digits(), Lane(network(digits()), fuse=True)
+    for seed in range(2):
+        theirs = network(task)
+        initialise(lane.model, scheme="he", seed=seed)
+        initialise(theirs, scheme="he", seed=seed)
+        masks = masks_of(theirs, density=0.3 + 0.4 * seed)
+        with lane.run(masks, task, RECIPE, seed=seed) as training:
+            while not training.done:
+                training.advance()
+            curve = training.finish()
+        other = fit_masked(theirs, masks, task, RECIPE, seed=seed, progress=False)
+        torch.testing.assert_close(curve.loss, other.loss, atol=1e-5, rtol=1e-5)
+        assert_alike(lane.model, theirs)
 
 
 def search(model: nn.Module, task: Task, method: AP, recipe: Recipe, *, fuse: bool) -> Outcome:
@@ -142,3 +162,52 @@ def test_a_machine_without_triton_cannot(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not can_fuse(cpu)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert not can_fuse(torch.device("cuda"))
+
+
+COMPILE = """
+import itertools, re
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from aprune.training import kernels
+
+TYPES = {
+    "table": "*i64", "gradients": "*i64", "chunks": "*i32", "squares": "*fp32", "active": "*i32",
+    "numbers": "*fp32", "t_l": "fp32", "t_s": "fp32", "momentum": "fp32", "weight_decay": "fp32",
+}
+even = {"EVEN": True, "MERGED": False, "BLOCK": 2048, "WIDTH": 1}
+merged = {"EVEN": False, "MERGED": True, "BLOCK": 32, "WIDTH": 64}
+plain = {"MOVES": True}
+sgd = {"MOVES": True, "NESTEROV": False, "ADAM": False}
+for kernel, kind, shape in [
+    (kernels.measure, plain, even), (kernels.update, sgd, even), (kernels.update, sgd, merged),
+]:
+    constants = {**kind, **shape}
+    signature = {name: TYPES.get(name, "constexpr") for name in kernel.arg_names}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={})
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    wide = len(re.findall(r"(?:ld|st)[.]global[.]v[24]", made.asm["ptx"]))
+    print(kernel.__name__, shape["MERGED"], len(made.asm["cubin"]) > 0, wide)
+"""
+
+
+def test_kernels_compile_for_a_gpu_and_move_four_numbers_at_a_time(tmp_path: Path) -> None:
+    script = tmp_path / "compile_kernels.py"  # Triton reads the source of what it compiles
+    script.write_text(COMPILE)
+    places = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, **places},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[:3] for line in lines] == [
+        ["measure", "False", "True"],
+        ["update", "False", "True"],
+        ["update", "True", "True"],
+    ]
+    assert int(lines[0][3]) >= 8  # θ, w and the gradient
+    assert int(lines[1][3]) >= 16  # these and the momentum, and all of them written

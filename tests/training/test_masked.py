@@ -121,7 +121,8 @@ def test_one_step_by_hand() -> None:
     linear = nn.Linear(2, 1)
     with torch.no_grad():
         linear.weight.copy_(torch.tensor([[1.0, 3.0]]))
-    merged = MergedLinear(linear, None, copies=2)
+    merged = MergedLinear(linear, copies=2)
+    merged.load(linear, None)
     optimiser = torch.optim.SGD([merged.value], lr=0.1, weight_decay=0.5)
     output = merged(torch.tensor([[2.0]]))
     assert output.item() == pytest.approx(8.0 + linear.bias.item())

@@ -32,7 +32,7 @@ from aprune.methods.protocol import Outcome
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training import Recipe, fit
-from aprune.training.fused import fused
+from aprune.training.fused import FusedUpdate
 from aprune.training.update import Update
 
 
@@ -158,7 +158,8 @@ class AP:
                 w = _draw_w(method, chosen, seed)
                 search = Search(model, method, chosen, w, weights=weights)
                 copies = model.copies(task.shape) if type(model) is VGG else 1
-                update = stack.enter_context(fused(model, recipe, mover=search, copies=copies))
+                fused = FusedUpdate(model, recipe, mover=search, copies=copies)
+                update = stack.enter_context(fused.in_place())
             else:
                 search = _attach(model, method, chosen, seed=seed, weights=weights)
             try:

@@ -76,6 +76,13 @@ class Images:
         self.moving = augment and (task.augment.shift > 0 or task.augment.flip)
         self.normalise = Normalise(task.mean, task.std)
 
+    def load(self, task: Task) -> None:
+        """Take over the images of another task of the same shapes, where these are in memory."""
+        if task.train_images is not self.pixels:
+            self.pixels.copy_(task.train_images)
+            self.labels.copy_(task.train_labels)
+            self.normalise.load(task.mean, task.std)
+
     def take(self, draw: Draw) -> tuple[Tensor, Tensor]:
         """Return the images and labels of one draw."""
         x, y = self.pixels[draw.index], self.labels[draw.index]
@@ -90,6 +97,12 @@ class Normalise:
     def __init__(self, mean: Tensor, std: Tensor) -> None:
         self.scale = (1.0 / (255.0 * std)).view(1, -1, 1, 1)
         self.offset = (-mean / std).view(1, -1, 1, 1)
+
+    def load(self, mean: Tensor, std: Tensor) -> None:
+        """Take over other moments, where these are in memory."""
+        other = Normalise(mean, std)
+        self.scale.copy_(other.scale)
+        self.offset.copy_(other.offset)
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return normalised floats, channels last where that is fast."""

@@ -62,11 +62,14 @@ class KeepMasked(Hook):
     def __init__(self, model: nn.Module, masks: Mapping[str, Tensor]) -> None:
         parameters = dict(model.named_parameters())
         self.weights: list[Tensor] = [parameters[name] for name in masks]
-        self.masks = [
-            # like the weight in memory too: both are read side by side at every step
-            torch.empty_like(weight).copy_(masks[name])
-            for name, weight in zip(masks, self.weights, strict=True)
-        ]
+        # like the weight in memory too: both are read side by side at every step
+        self.masks = [torch.empty_like(weight) for weight in self.weights]
+        self.load(masks)
+
+    def load(self, masks: Mapping[str, Tensor]) -> None:
+        """Take over other masks of the same weights, where these are in memory."""
+        for mine, name in zip(self.masks, masks, strict=True):
+            mine.detach_().copy_(masks[name])
         self.on_update()
 
     def on_gradient(self) -> None:
@@ -81,8 +84,9 @@ class KeepMasked(Hook):
 
     def on_update(self) -> None:
         """Mask the weights."""
-        with torch.no_grad():
-            torch._foreach_mul_(self.weights, self.masks)
+        if self.weights:
+            with torch.no_grad():
+                torch._foreach_mul_(self.weights, self.masks)
 
 
 @dataclass(frozen=True)
@@ -124,33 +128,81 @@ def fit(
         TrainingError: The loss is not finite; the message names the step.
     """
     device = task.train_labels.device
-    loop = _Loop(model, task, recipe, hooks, update or PlainUpdate(model, recipe))
-    engine = Engine(loop.step, device)
-    schedule = find_schedule(recipe.schedule)
-    losses = torch.zeros(recipe.steps, device=device)
-    draws = draw_batches(
-        task, recipe.batch, recipe.steps, seed=seed, augment=recipe.augment, mixup=recipe.mixup
-    )
-    model.train()
+    training = Training(model, task, recipe, hooks=hooks, update=update)
+    training.start(task, recipe, seed=seed)
     # dropout draws from the global generators
     with own_random_numbers([device], seed), bar(title, recipe.steps, show=progress) as advance:
-        for step, draw in enumerate(draws):
-            loop.load(draw, recipe.lr * schedule(step, recipe.steps))
-            for hook in hooks:
-                hook.before(step)
-            loop.enter(phase := tuple(hook.phase for hook in hooks))
-            engine.run(phase)
-            losses[step] = loop.loss
-            for hook in hooks:
-                hook.after(step)
-            if step % _LOOK_EVERY == _LOOK_EVERY - 1 or step == recipe.steps - 1:
-                _check(losses[: step + 1], recipe)
-                for hook in hooks:
-                    hook.check(step)
-                advance(step % _LOOK_EVERY + 1, note=f"loss {losses[step].item():.3f}")
-    for parameter in model.parameters():
-        parameter.grad = None
-    return Curve(tuple(losses.tolist()))
+        while not training.done:
+            training.advance()
+            if training.step % _LOOK_EVERY == 0 or training.done:
+                loss = training.check()
+                advance((training.step - 1) % _LOOK_EVERY + 1, note=f"loss {loss:.3f}")
+    return training.finish()
+
+
+class Training:
+    """A training in progress, done one step at a time.
+
+    All that a step touches stays where it is in memory. So it can `start` again, with other weights,
+    images or masks of the same shapes put in place, and what was captured serves them too.
+
+    The arguments are those of `fit`; a later start may have another learning rate and schedule.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        recipe: Recipe,
+        *,
+        hooks: Sequence[Hook] = (),
+        update: Update | None = None,
+    ) -> None:
+        self._hooks = hooks
+        self._loop = _Loop(model, task, recipe, hooks, update or PlainUpdate(model, recipe))
+        self._engine = Engine(self._loop.step, self._loop.device)
+        self._losses = torch.zeros(recipe.steps, device=self._loop.device)
+
+    def start(self, task: Task, recipe: Recipe, *, seed: int) -> None:
+        """Begin with step 0."""
+        self.step = 0
+        self._recipe, self._schedule = recipe, find_schedule(recipe.schedule)
+        self._loop.images.load(task)
+        self._loop.update.start()
+        self._loop.model.train()
+        self._draws = draw_batches(
+            task, recipe.batch, recipe.steps, seed=seed, augment=recipe.augment, mixup=recipe.mixup
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps are done."""
+        return self.step == self._recipe.steps
+
+    def advance(self) -> None:
+        """Do one step."""
+        recipe, step = self._recipe, self.step
+        self._loop.load(next(self._draws), recipe.lr * self._schedule(step, recipe.steps))
+        for hook in self._hooks:
+            hook.before(step)
+        self._loop.enter(phase := tuple(hook.phase for hook in self._hooks))
+        self._engine.run(phase)
+        self._losses[step] = self._loop.loss
+        for hook in self._hooks:
+            hook.after(step)
+        self.step += 1
+
+    def check(self) -> float:
+        """Return the last loss; raise if it, or whatever a hook looks at, is not finite."""
+        _check(self._losses[: self.step], self._recipe)
+        for hook in self._hooks:
+            hook.check(self.step - 1)
+        return self._losses[self.step - 1].item()
+
+    def finish(self) -> Curve:
+        """Forget the gradients and return the losses."""
+        self._loop.update.forget()
+        return Curve(tuple(self._losses.tolist()))
 
 
 class _Loop:

@@ -18,17 +18,18 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from aprune.maths.relaxation import cold_mask
-from aprune.parents.vgg import VGG
 from aprune.training.recipe import Recipe
 
 _BLOCK = 2048  # connections of a chunk
+_WARPS = 8  # that share a chunk: fewer would need more registers than let many chunks run at once
 _UNITS = 32  # inputs of a chunk where each has several copies
+_MERGED = "classifier.0.weight"  # of a VGG: the layer whose inputs come as copies
 _NARROW = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers that autocast runs in bfloat16
 
 
@@ -72,6 +73,8 @@ def can_fuse(device: torch.device) -> bool:
 class _Entry:
     """One tensor of the network, and all that goes with it."""
 
+    module: nn.Module
+    name: str
     theta: nn.Parameter
     leaf: nn.Parameter  # what the layer uses: the shadow, or θ itself
     w: Tensor | None
@@ -80,22 +83,60 @@ class _Entry:
     second: Tensor | None
     copies: int
 
-    @property
-    def has_shadow(self) -> bool:
-        return self.leaf is not self.theta
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        name: str,
+        recipe: Recipe,
+        *,
+        w: Tensor | None,
+        mask: Tensor | None,
+        copies: int,
+    ) -> Self:
+        leaf = theta = module.get_parameter(name)
+        narrow = theta.is_cuda and theta.dim() >= 2 and type(module) in _NARROW
+        if w is not None or narrow:
+            like = theta if copies == 1 else theta[:, : theta.shape[1] // copies].contiguous()
+            kind = torch.bfloat16 if narrow else theta.dtype
+            leaf = nn.Parameter(torch.empty_like(like, dtype=kind))
+        values = theta.detach()
+        return cls(
+            module,
+            name,
+            theta,
+            leaf,
+            w,
+            None if mask is None else torch.empty_like(values, dtype=torch.uint8).copy_(mask),
+            torch.zeros_like(values),
+            torch.zeros_like(values) if recipe.optimiser == "adam" else None,
+            copies,
+        )
+
+    def show(self, t_l: float) -> None:
+        """Write the shadow from θ and the mask."""
+        if self.mask is not None:
+            self.theta.mul_(self.mask)
+        if self.leaf is self.theta:
+            return
+        shown: Tensor = self.theta
+        if self.w is not None:
+            shown = shown * cold_mask(self.w, t_l)
+        if self.copies > 1:
+            shown = shown.view(len(shown), -1, self.copies).sum(-1)
+        self.leaf.copy_(shown)
 
     def row(self) -> list[int]:
-        leaf = self.leaf
+        """Return what the kernels must know of it, in the order of their table."""
+        others = (self.second, self.w, self.mask, None if self.leaf is self.theta else self.leaf)
+        narrow = int(self.leaf.dtype == torch.bfloat16)
         return [
             self.theta.data_ptr(),
             self.first.data_ptr(),
-            0 if self.second is None else self.second.data_ptr(),
-            0 if self.w is None else self.w.data_ptr(),
-            0 if self.mask is None else self.mask.data_ptr(),
-            leaf.data_ptr() if self.has_shadow else 0,
+            *(0 if other is None else other.data_ptr() for other in others),
             self.theta.numel(),
-            int(leaf.dtype == torch.bfloat16),
-            int(leaf.dtype == torch.bfloat16),
+            narrow,
+            narrow,
             self.copies,
         ]
 
@@ -103,20 +144,39 @@ class _Entry:
 class FusedUpdate:
     """SGD or AdamW on all parameters of a network, with clipping and masks, in one pass.
 
-    Made by `fused`, which also puts the shadows in place.
+    Args:
+        model: The network.
+        recipe: Optimiser, clipping and so on.
+        masks: Weights that stay at zero where the mask is not set, by name.
+        mover: The search whose masks lie over the weights.
+        copies: How many copies of each input a VGG's first linear layer sees; a search sums them.
     """
 
     def __init__(
         self,
-        entries: list[_Entry],
-        names: list[str],
+        model: nn.Module,
         recipe: Recipe,
-        mover: Mover | None,
+        *,
+        masks: Mapping[str, Tensor] | None = None,
+        mover: Mover | None = None,
+        copies: int = 1,
     ) -> None:
         from aprune.training import kernels
 
         self._kernels: ModuleType = kernels
-        self._entries, self._recipe, self._mover = entries, recipe, mover
+        self._model, self._recipe, self._mover = model, recipe, mover
+        self._entries = {
+            name: _Entry.of(
+                module,
+                leaf,
+                recipe,
+                w=None if mover is None else mover.w.get(name),
+                mask=None if masks is None else masks.get(name),
+                copies=copies if mover is not None and name == _MERGED else 1,
+            )
+            for name, module, leaf in _trained_parameters(model)
+        }
+        entries = list(self._entries.values())
         device = entries[0].theta.device
         self._device = device
         self.lr = torch.zeros((), device=device)
@@ -125,21 +185,54 @@ class FusedUpdate:
         self._table = torch.tensor([entry.row() for entry in entries], device=device)
         self._gradients = torch.zeros(len(entries), dtype=torch.int64, device=device)
         self._addresses = torch.zeros(len(entries), dtype=torch.int64)
+        self._recorded: list[Tensor] = []
         self._launches = _cut(entries, device)
         programs = sum(len(launch.chunks) for launch in self._launches)
         self._squares = torch.zeros((programs, 2), device=device)
         self._active = torch.zeros(programs, dtype=torch.int32, device=device)
-        self._sample = _locate(entries, names, mover, device)
+        self._sample = _locate(self._entries, mover)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[Self]:
+        """Let the layers hold the shadows of their weights while the block lasts."""
+        merges = any(entry.copies > 1 for entry in self._entries.values())
+        pool = self._model.avgpool if merges else nn.Identity()
+        try:
+            for entry in self._entries.values():
+                entry.module._parameters[entry.name] = entry.leaf
+            if merges:
+                self._model.avgpool = nn.Identity()
+            yield self
+        finally:
+            for entry in self._entries.values():
+                entry.module._parameters[entry.name] = entry.theta
+            if merges:
+                self._model.avgpool = pool
+
+    def start(self) -> None:
+        """Set all moments to zero."""
+        self._steps.zero_()
+        for entry in self._entries.values():
+            entry.first.zero_()
+            if entry.second is not None:
+                entry.second.zero_()
+
+    def load(self, masks: Mapping[str, Tensor]) -> None:
+        """Take over other masks of the same weights, where these are in memory."""
+        for name, entry in self._entries.items():
+            if entry.mask is not None:
+                entry.mask.copy_(masks[name])
+        self.begin()
 
     def begin(self) -> None:
         """Show the layers the weights as they are now."""
         with torch.no_grad():
-            for entry in self._entries:
-                _show(entry, 1.0 if self._mover is None else self._mover.t_l)
+            for entry in self._entries.values():
+                entry.show(1.0 if self._mover is None else self._mover.t_l)
 
     def forget(self) -> None:
         """Forget the gradients."""
-        for entry in self._entries:
+        for entry in self._entries.values():
             entry.leaf.grad = None
 
     @torch.no_grad()
@@ -153,7 +246,7 @@ class FusedUpdate:
             last = first + len(launch.chunks)
             self._kernels.measure[(len(launch.chunks),)](
                 self._table, self._gradients, launch.chunks, self._squares[first:last], t_l, t_s,
-                MOVES=mover is not None, **launch.shape,
+                MOVES=mover is not None, num_warps=_WARPS, **launch.shape,
             )  # fmt: skip
             first = last
         squares = self._squares.sum(0)
@@ -165,7 +258,7 @@ class FusedUpdate:
                 self._table, self._gradients, launch.chunks, self._active[first:last],
                 self._numbers, t_l, t_s, recipe.momentum, recipe.weight_decay,
                 MOVES=mover is not None, NESTEROV=recipe.nesterov, ADAM=recipe.optimiser == "adam",
-                **launch.shape,
+                num_warps=_WARPS, **launch.shape,
             )  # fmt: skip
             first = last
 
@@ -175,12 +268,13 @@ class FusedUpdate:
         In a recording that copy is part of the graph and reads `_addresses` at each replay: so each
         recording has its own, made by the step before it, and nobody writes to it afterwards.
         """
-        recording = self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if not recording:
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self._recorded.append(self._addresses)
+        else:
             self._addresses = torch.zeros_like(
                 self._addresses, pin_memory=self._device.type == "cuda"
             )
-        for number, entry in enumerate(self._entries):
+        for number, entry in enumerate(self._entries.values()):
             self._addresses[number] = _gradient_of(entry.leaf).data_ptr()
         self._gradients.copy_(self._addresses, non_blocking=True)
 
@@ -209,98 +303,23 @@ class FusedUpdate:
         return here, slope
 
 
-@contextlib.contextmanager
-def fused(
-    model: nn.Module,
-    recipe: Recipe,
-    *,
-    masks: Mapping[str, Tensor] | None = None,
-    mover: Mover | None = None,
-    copies: int = 1,
-) -> Iterator[FusedUpdate]:
-    """Train the network `model` with a `FusedUpdate` for the block.
-
-    Args:
-        model: The network; while the block lasts its layers hold shadows of their weights.
-        recipe: Optimiser, clipping and so on.
-        masks: Weights that stay at zero where the mask is not set, by name.
-        mover: The search whose masks lie over the weights.
-        copies: How many copies of each input a VGG's first linear layer sees; they are summed.
-    """
-    entries, names, places = [], [], {}
+def _trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     for prefix, module in model.named_modules():
-        for leaf, theta in module.named_parameters(recurse=False):
-            if theta.requires_grad:
-                name = f"{prefix}.{leaf}" if prefix else leaf
-                several = copies if name == "classifier.0.weight" and mover is not None else 1
-                w = None if mover is None else mover.w.get(name)
-                mask = None if masks is None else masks.get(name)
-                entries.append(_enter(module, theta, w, mask, recipe, several))
-                names.append(name)
-                places[name] = (module, leaf)
-    before = None
-    if mover is not None and copies > 1:
-        assert isinstance(model, VGG)
-        before = (model.avgpool, model.classifier[0])
-        model.avgpool = nn.Identity()
-    try:
-        for name, entry in zip(names, entries, strict=True):
-            module, leaf = places[name]
-            module._parameters[leaf] = entry.leaf
-        yield FusedUpdate(entries, names, recipe, mover)
-    finally:
-        for name, entry in zip(names, entries, strict=True):
-            module, leaf = places[name]
-            module._parameters[leaf] = entry.theta
-        if before is not None:
-            model.avgpool = before[0]
-
-
-def _enter(
-    module: nn.Module,
-    theta: nn.Parameter,
-    w: Tensor | None,
-    mask: Tensor | None,
-    recipe: Recipe,
-    copies: int,
-) -> _Entry:
-    narrow = theta.is_cuda and theta.dim() >= 2 and type(module) in _NARROW
-    leaf = theta
-    if w is not None or narrow:
-        shape = theta if copies == 1 else theta[:, : theta.shape[1] // copies].contiguous()
-        leaf = nn.Parameter(torch.empty_like(shape, dtype=torch.bfloat16 if narrow else None))
-    with torch.no_grad():
-        return _Entry(
-            theta,
-            leaf,
-            w,
-            None if mask is None else torch.empty_like(theta, dtype=torch.uint8).copy_(mask),
-            torch.zeros_like(theta),
-            torch.zeros_like(theta) if recipe.optimiser == "adam" else None,
-            copies,
-        )
+        for leaf, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                yield f"{prefix}.{leaf}" if prefix else leaf, module, leaf
 
 
 def _gradient_of(leaf: nn.Parameter) -> Tensor:
-    """Return the gradient, laid out in memory like what it belongs to."""
+    """Return the gradient, laid out in memory like what it belongs to and where kernels may read it."""
     gradient = leaf.grad
     if gradient is None:
         leaf.grad = gradient = torch.zeros_like(leaf)
     sides = zip(leaf.shape, leaf.stride(), gradient.stride(), strict=True)
-    if any(side > 1 and mine != its for side, mine, its in sides):
+    odd = gradient.data_ptr() % 16 != 0
+    if odd or any(side > 1 and mine != its for side, mine, its in sides):
         leaf.grad = gradient = torch.empty_like(leaf).copy_(gradient)
     return gradient
-
-
-def _show(entry: _Entry, t_l: float) -> None:
-    if entry.mask is not None:
-        entry.theta.mul_(entry.mask)
-    if entry.leaf is entry.theta:
-        return
-    shown = entry.theta if entry.w is None else entry.theta * cold_mask(entry.w, t_l)
-    if entry.copies > 1:
-        shown = shown.view(len(shown), -1, entry.copies).sum(-1)
-    entry.leaf.copy_(shown)
 
 
 @dataclass
@@ -335,22 +354,19 @@ def _cut(entries: list[_Entry], device: torch.device) -> list[_Launch]:
     ]
 
 
-def _locate(
-    entries: list[_Entry], names: list[str], mover: Mover | None, device: torch.device
-) -> Tensor | None:
+def _locate(entries: Mapping[str, _Entry], mover: Mover | None) -> Tensor | None:
     """Return the places that a search looks at: tensor, offset in it and in its gradient."""
     places = mover.places() if mover is not None else None
     if mover is None or places is None:
         return None
+    numbers = {name: number for number, name in enumerate(entries)}
     found = []
-    for name, here in zip(mover.w, places, strict=True):
-        number = names.index(name)
-        entry, w = entries[number], mover.w[name]
+    for (name, w), here in zip(mover.w.items(), places, strict=True):
+        entry = entries[name]
         if here is None:
-            here = torch.unravel_index(torch.arange(w.numel(), device=device), w.shape)
+            here = torch.unravel_index(torch.arange(w.numel(), device=w.device), w.shape)
         pairs = zip(here, entry.theta.stride(), strict=True)
         offset = sum((index * stride for index, stride in pairs), torch.zeros_like(here[0]))
-        found.append(
-            torch.stack([torch.full_like(offset, number), offset, offset // entry.copies], 1)
-        )
+        tensor = torch.full_like(offset, numbers[name])
+        found.append(torch.stack([tensor, offset, offset // entry.copies], 1))
     return torch.cat(found).contiguous()

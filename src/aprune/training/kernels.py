@@ -79,11 +79,11 @@ def _places(
 @triton.jit
 def _load_gradient(row, gradient, there, real):
     if tl.load(row + _HALF_GRADIENT) == 1:
-        values = tl.load(gradient.to(tl.pointer_type(tl.bfloat16)) + there, real, 0.0).to(
-            tl.float32
-        )
+        narrow = tl.multiple_of(gradient.to(tl.pointer_type(tl.bfloat16)), 16)
+        values = tl.load(narrow + there, real, 0.0).to(tl.float32)
     else:
-        values = tl.load(gradient.to(tl.pointer_type(tl.float32)) + there, real, 0.0)
+        wide = tl.multiple_of(gradient.to(tl.pointer_type(tl.float32)), 16)
+        values = tl.load(wide + there, real, 0.0)
     return values
 
 
@@ -150,8 +150,14 @@ def update(
     row = table + tensor * _FIELDS
     here, there, real = _places(row, tl.load(chunks + 2 * program + 1), EVEN, MERGED, BLOCK, WIDTH)
     gradient = _load_gradient(row, tl.load(gradients + tensor), there, real)
+    # all that is read comes first: a load waits for every store before it
     theta_at = _address(row, _THETA, tl.float32) + here
     theta = tl.load(theta_at, real, 0.0)
+    first_at = _address(row, _FIRST, tl.float32) + here
+    first = tl.load(first_at, real, 0.0)
+    if ADAM:
+        second_at = _address(row, _SECOND, tl.float32) + here
+        second = tl.load(second_at, real, 0.0)
     mask = gradient * 0.0 + 1.0
     after = mask
     on = 0
@@ -173,11 +179,7 @@ def update(
 
     lr = tl.load(numbers)
     push = gradient * mask * tl.load(numbers + 1)
-    first_at = _address(row, _FIRST, tl.float32) + here
-    first = tl.load(first_at, real, 0.0)
     if ADAM:
-        second_at = _address(row, _SECOND, tl.float32) + here
-        second = tl.load(second_at, real, 0.0)
         first = first + (1.0 - 0.9) * (push - first)
         second = 0.999 * second + (1.0 - 0.999) * push * push
         tl.store(second_at, second, real)

@@ -8,6 +8,7 @@ W = Σ m∘θ for each unit and input, and the copies are read off at the end. F
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 from aprune.maths.schedules import find_schedule
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
-from aprune.training.fit import Curve, Hook, KeepMasked, fit
-from aprune.training.fused import fused
+from aprune.training.fit import Curve, Hook, KeepMasked, Training, fit
+from aprune.training.fused import FusedUpdate
 from aprune.training.recipe import Recipe
 
 
@@ -39,12 +40,12 @@ def fit_masked(
     of them nothing is merged or fused.
 
     `masks` go by the name of a parameter; without any the network is dense. With `fuse` the weights are
-    moved in one pass (see `fused`). The other arguments are those of `fit`.
+    moved in one pass (see `training.fused`). The other arguments are those of `fit`.
     """
     copies = 1 if hooks else copies_of_inputs(model, task, recipe)
     with merged_copies(model, masks, copies, recipe) as left:
         if fuse and not hooks:
-            with fused(model, recipe, masks=left) as update:
+            with FusedUpdate(model, recipe, masks=left).in_place() as update:
                 return fit(
                     model, task, recipe, seed=seed, update=update, title=title, progress=progress
                 )
@@ -52,6 +53,56 @@ def fit_masked(
         return fit(
             model, task, recipe, seed=seed, hooks=[*keep, *hooks], title=title, progress=progress
         )
+
+
+class Lane:
+    """A network in training whose place the next one of the same shape takes.
+
+    Weights, masks and images are copied to where those of the one before were, so that what was
+    captured for the first serves all of them.
+
+    Args:
+        model: The network; `run` trains it in place.
+        fuse: Whether the weights are moved in one pass (see `training.fused`).
+    """
+
+    def __init__(self, model: nn.Module, *, fuse: bool = False) -> None:
+        self.model = model
+        self._fuse = fuse
+        self._merged: MergedLinear | None = None
+        self._masked: KeepMasked | FusedUpdate | None = None
+        self._training: Training | None = None
+
+    @contextlib.contextmanager
+    def run(
+        self, masks: Mapping[str, Tensor], task: Task, recipe: Recipe, *, seed: int
+    ) -> Iterator[Training]:
+        """Give a training of the network as it is now, under `masks`; the block does its steps."""
+        copies = copies_of_inputs(self.model, task, recipe)
+        with (
+            merged_copies(self.model, masks, copies, recipe, self._merged) as left,
+            contextlib.ExitStack() as stack,
+        ):
+            if self._training is None:
+                self._training = self._make(left, task, recipe)
+            assert self._masked is not None
+            self._masked.load(left)
+            if isinstance(self._masked, FusedUpdate):
+                stack.enter_context(self._masked.in_place())
+            self._training.start(task, recipe, seed=seed)
+            yield self._training
+
+    def _make(self, masks: Mapping[str, Tensor], task: Task, recipe: Recipe) -> Training:
+        linear = self.model.classifier[0] if isinstance(self.model, VGG) else None
+        self._merged = linear if isinstance(linear, MergedLinear) else None
+        own = dataclasses.replace(  # the next task will be written over it
+            task, train_images=task.train_images.clone(), train_labels=task.train_labels.clone()
+        )
+        if self._fuse:
+            self._masked = FusedUpdate(self.model, recipe, masks=masks)
+            return Training(self.model, own, recipe, update=self._masked)
+        self._masked = KeepMasked(self.model, masks)
+        return Training(self.model, own, recipe, hooks=[self._masked])
 
 
 def copies_of_inputs(model: nn.Module, task: Task, recipe: Recipe) -> int:
@@ -71,9 +122,20 @@ def copies_of_inputs(model: nn.Module, task: Task, recipe: Recipe) -> int:
 
 @contextlib.contextmanager
 def merged_copies(
-    model: nn.Module, masks: Mapping[str, Tensor], copies: int, recipe: Recipe
+    model: nn.Module,
+    masks: Mapping[str, Tensor],
+    copies: int,
+    recipe: Recipe,
+    merged: "MergedLinear | None" = None,
 ) -> Iterator[dict[str, Tensor]]:
     """Merge the equal inputs of a VGG's first linear layer for the block, if there are any.
+
+    Args:
+        model: The network.
+        masks: Of its weights, by name.
+        copies: How often that layer sees each input.
+        recipe: How it will be trained.
+        merged: A merged layer of the same shape to use again.
 
     Yields:
         The masks that are still needed: the merged layer keeps its own.
@@ -85,7 +147,8 @@ def merged_copies(
     assert isinstance(model, VGG)
     pool, linear = model.avgpool, model.classifier[0]
     assert isinstance(linear, nn.Linear)
-    merged = MergedLinear(linear, left.pop("classifier.0.weight", None), copies)
+    merged = merged or MergedLinear(linear, copies)
+    merged.load(linear, left.pop("classifier.0.weight", None))
     model.avgpool, model.classifier[0] = nn.Identity(), merged
     try:
         yield left
@@ -104,18 +167,27 @@ class MergedLinear(nn.Module):
 
     root: Tensor
 
-    def __init__(self, linear: nn.Linear, mask: Tensor | None, copies: int) -> None:
+    def __init__(self, linear: nn.Linear, copies: int) -> None:
         super().__init__()
         units = linear.weight.shape[0]
-        weight = linear.weight.detach()
-        there = torch.ones_like(weight) if mask is None else mask.to(weight)
-        count = there.view(units, -1, copies).sum(-1)
-        self.start = (weight * there).view(units, -1, copies)
-        self.there = there.view(units, -1, copies)
-        self.count = count
-        self.register_buffer("root", count.sqrt())
-        self.value = nn.Parameter(self.start.sum(-1) / count.clamp(min=1).sqrt())
+        self.start = torch.empty_like(linear.weight.detach()).view(units, -1, copies)
+        self.there = torch.empty_like(self.start)
+        self.count = self.start.new_empty(self.start.shape[:2])
+        self.register_buffer("root", torch.empty_like(self.count))
+        self.value = nn.Parameter(torch.empty_like(self.count))
         self.bias = linear.bias  # the very same parameter
+
+    @torch.no_grad()
+    def load(self, linear: nn.Linear, mask: Tensor | None) -> None:
+        """Take over the weights of the whole layer that `mask` leaves."""
+        if mask is None:
+            self.there.fill_(1.0)
+        else:
+            self.there.copy_(mask.view_as(self.there))
+        torch.mul(linear.weight.view_as(self.there), self.there, out=self.start)
+        torch.sum(self.there, -1, out=self.count)
+        torch.sqrt(self.count, out=self.root)
+        self.value.copy_(self.start.sum(-1) / self.count.clamp(min=1).sqrt())
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the whole layer would for `inputs` repeated."""

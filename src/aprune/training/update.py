@@ -20,6 +20,9 @@ class Update(Protocol):
 
     lr: Tensor
 
+    def start(self) -> None:
+        """Forget all steps of an earlier training."""
+
     def begin(self) -> None:
         """Take notice that weights or masks may have changed from outside, or other steps begin."""
 
@@ -38,6 +41,12 @@ class PlainUpdate:
         self.clip = recipe.clip
         self.lr = torch.tensor(recipe.lr, device=next(model.parameters()).device)
         self.optimiser = _optimiser(self.parameters, recipe, self.lr)
+
+    def start(self) -> None:
+        """Set momenta to zero where they are; before the first step there are none."""
+        for state in self.optimiser.state.values():
+            for value in state.values():
+                value.zero_()
 
     def begin(self) -> None:
         """Nothing is kept beside the weights themselves."""

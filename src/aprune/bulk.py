@@ -1,0 +1,187 @@
+"""`transfer_many`: retrainings by the hundred."""
+
+import contextlib
+import copy
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from aprune.errors import TrainingError
+from aprune.initialise import RandomNumbers
+from aprune.parents import parent_names
+from aprune.progress import bar
+from aprune.retraining import Ready, Result, Retraining, judge, prepare
+from aprune.tasks import Task
+from aprune.training import Curve, choose_device
+from aprune.training.fit import Training
+from aprune.training.masked import Lane
+from aprune.training.network import network_for
+
+_LOOK_EVERY = 100  # steps between two looks at the losses, each of which waits for the device
+_LARGE = 10_000_000  # parameters from which on two networks at a time keep a GPU busy
+
+
+def transfer_many(
+    retrainings: Sequence[Retraining],
+    *,
+    lanes: int | None = None,
+    device: str | torch.device = "auto",
+    progress: bool | None = None,
+) -> Iterator[tuple[Retraining, Result | TrainingError]]:
+    """Do many retrainings: those of one shape on one captured step, and several at a time.
+
+    What comes out of one does not depend on those beside it: it is what `transfer` gives.
+
+    Args:
+        retrainings: What to do. Those that differ only in architecture, images, classes, seed, share of
+            mixed images, learning rate or schedule have one shape.
+        lanes: How many of a shape to train side by side, which pays on a GPU that one alone leaves
+            idle. None takes 1 on a CPU; on a GPU 2 of a large network, 8 of a small one.
+        device: `auto`, `cpu` or `cuda`.
+        progress: Whether to show a bar; None shows it on a terminal.
+
+    Yields:
+        Each retraining with its result, or with the error that ended it, as soon as it is done;
+        shape by shape, and otherwise in the order given.
+
+    Example:
+        >>> from aprune import Random, Recipe, find, load_task
+        >>> old, new = load_task("digits", classes=[0, 1, 2]), load_task("digits", classes=[3, 4])
+        >>> found = find("mlp", old, Random(), sparsity=[0.5, 0.9])
+        >>> quick = Recipe(steps=20, lr=0.05)
+        >>> todo = [Retraining(arch, "mlp", new, recipe=quick) for arch in found]
+        >>> [f"{done.architecture.sparsity:.1f}" for done, _ in transfer_many(todo, device="cpu")]
+        ['0.5', '0.9']
+    """
+    where = choose_device(device)
+    groups: dict[Hashable, list[Retraining]] = {}
+    for retraining in retrainings:
+        groups.setdefault(_shape(retraining), []).append(retraining)
+    with bar("retraining", len(retrainings), show=progress) as advance:
+        for group in groups.values():
+            for done in _do_group(group, where, lanes):
+                advance(1)
+                yield done
+
+
+def _shape(retraining: Retraining) -> Hashable:
+    """Return what retrainings must have in common to share a captured step."""
+    r, task, recipe = retraining, retraining.task, retraining.recipe
+    if recipe is not None:
+        mixes = float(recipe.mixup > 0)
+        recipe = replace(recipe, lr=1.0, schedule="constant", mixup=mixes)
+    return (
+        r.parent if isinstance(r.parent, str) else id(r.parent),
+        r.architecture is None or tuple(r.architecture.names),
+        (task.shape, task.num_classes, len(task.train_labels), task.augment),
+        recipe,
+    )
+
+
+def _do_group(
+    group: list[Retraining], where: torch.device, lanes: int | None
+) -> Iterator[tuple[Retraining, Result | TrainingError]]:
+    made: list[Lane] = []
+    left = list(group)
+    while left:
+        together: list[_Run] = []
+        with contextlib.ExitStack() as stack:
+            while left and len(together) < _count(made, where, lanes):
+                retraining = left.pop(0)
+                if len(together) == len(made):
+                    made.append(Lane(_build(retraining, where)))
+                    lane = made[-1]
+                else:
+                    lane = made[len(together)]
+                    _renew(lane.model, retraining, where)
+                together.append(_Run.begin(retraining, lane, where, stack))
+            _advance_all(together)
+        # outside the block the networks are whole again
+        for run in together:
+            yield run.retraining, run.error or run.result()
+
+
+def _build(retraining: Retraining, where: torch.device) -> nn.Module:
+    r = retraining
+    return network_for(r.parent, r.task, where, seed=r.seed, weights=False)
+
+
+def _renew(model: nn.Module, retraining: Retraining, where: torch.device) -> None:
+    """Make a trained network one that has never been trained, where it is in memory.
+
+    The parents that aprune builds are initialised from scratch anyway. Others may hold numbers that
+    fresh weights do not cover.
+    """
+    if retraining.parent not in parent_names():
+        model.load_state_dict(_build(retraining, where).state_dict())
+
+
+def _count(made: list[Lane], where: torch.device, lanes: int | None) -> int:
+    """Return how many networks to train side by side; the first tells how large they are."""
+    if lanes is not None or where.type != "cuda":
+        return lanes or 1
+    if not made:
+        return 1
+    return 2 if sum(p.numel() for p in made[0].model.parameters()) >= _LARGE else 8
+
+
+@dataclass
+class _Run:
+    """One retraining in its lane."""
+
+    retraining: Retraining
+    ready: Ready
+    lane: Lane
+    placed: Task
+    training: Training
+    numbers: RandomNumbers
+    stream: torch.cuda.Stream | None
+    curve: Curve | None = None
+    error: TrainingError | None = None
+
+    @classmethod
+    def begin(
+        cls, retraining: Retraining, lane: Lane, where: torch.device, stack: contextlib.ExitStack
+    ) -> "_Run":
+        ready = prepare(retraining, lane.model)
+        placed, seed = retraining.task.to(where), retraining.seed
+        training = stack.enter_context(lane.run(ready.masks, placed, ready.recipe, seed=seed))
+        numbers = RandomNumbers(where, seed)
+        stream = torch.cuda.Stream(where) if where.type == "cuda" else None
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream(where))
+        return cls(retraining, ready, lane, placed, training, numbers, stream)
+
+    def advance(self) -> None:
+        """Do one step, unless all are done or it went wrong."""
+        if self.training.done or self.error is not None:
+            return
+        with torch.cuda.stream(self.stream), self.numbers.resumed():
+            self.training.advance()
+        if self.training.step % _LOOK_EVERY == 0 or self.training.done:
+            self.look()
+
+    def look(self) -> None:
+        """Wait for the device, and see how it goes."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+        try:
+            self.training.check()
+        except TrainingError as error:
+            self.error = error
+        if self.training.done:
+            self.curve = self.training.finish()
+
+    def result(self) -> Result:
+        """Evaluate a copy of the network: its own place is for the next one."""
+        assert self.curve is not None
+        model = copy.deepcopy(self.lane.model)
+        return judge(self.retraining, self.ready, model, self.placed, self.curve)
+
+
+def _advance_all(runs: list[_Run]) -> None:
+    while any(run.error is None and not run.training.done for run in runs):
+        for run in runs:
+            run.advance()

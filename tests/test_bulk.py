@@ -1,0 +1,140 @@
+"""Many retrainings: each gives what it gives alone, whatever trains beside it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import aprune.parents.vgg
+from aprune import Random, Recipe, Result, Retraining, find, load_task, transfer, transfer_many
+from aprune.errors import TrainingError
+from aprune.tasks import Task
+from helpers import other_world
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+QUICK = Recipe(steps=7, lr=0.1, batch=16)
+OLD = load_task("digits", classes=[0, 1, 2])
+
+
+def new(seed: int, images: int = 30) -> Task:
+    return load_task("digits", classes=3, images=images, seed=seed)
+
+
+def several(parent: str = "conv_bn") -> list[Retraining]:
+    """Two shapes, mixed; within a shape all that may differ does."""
+    found = [find(parent, OLD, Random(), sparsity=s, seed=i) for i, s in enumerate((0.5, 0.8))]
+    return [
+        Retraining(found[0], parent, new(0), seed=0, recipe=QUICK),
+        Retraining(None, parent, new(1), seed=1, recipe=QUICK),
+        Retraining(found[1], parent, new(2), seed=2, recipe=QUICK.but(lr=0.02)),
+        Retraining(found[1], parent, new(3), seed=3, recipe=QUICK.but(schedule="hold")),
+        Retraining(None, parent, new(4), seed=4, recipe=QUICK),
+    ]
+
+
+def alone(retraining: Retraining) -> Result:
+    r = retraining
+    return transfer(
+        r.architecture,
+        r.parent,
+        r.task,
+        seed=r.seed,
+        recipe=r.recipe,
+        init=r.init,
+        start_from=r.start_from,
+        device="cpu",
+    )
+
+
+def assert_same(ours: Result | TrainingError, theirs: Result) -> None:
+    assert isinstance(ours, Result)
+    assert ours.curve == theirs.curve
+    assert ours.accuracy == theirs.accuracy
+    assert ours.provenance == theirs.provenance
+    assert ours.architecture == theirs.architecture
+    other = theirs.model.state_dict()
+    for name, value in ours.model.state_dict().items():
+        assert torch.equal(value, other[name]), name
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 5])
+def test_each_is_what_it_is_alone(lanes: int) -> None:
+    todo = several()
+    done = list(transfer_many(todo, lanes=lanes, device="cpu"))
+    # shape by shape: the sparse ones, then the dense ones
+    assert [retraining.seed for retraining, _ in done] == [0, 2, 3, 1, 4]
+    for retraining, result in done:
+        assert_same(result, alone(retraining))
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_networks_with_dropout_and_merged_inputs(
+    monkeypatch: pytest.MonkeyPatch, optimiser: str
+) -> None:
+    monkeypatch.setattr(aprune.parents.vgg, "_WIDTHS", (4, 4, 8, 8, 8))
+    monkeypatch.setattr(aprune.parents.vgg, "_HIDDEN", 16)
+    task = other_world(channels=1, size=32, classes=3)
+    recipe = QUICK.but(steps=3, optimiser=optimiser, lr=0.01)
+    found = [find("vgg11", task, Random(), sparsity=0.5, seed=seed) for seed in range(3)]
+    todo = [Retraining(arch, "vgg11", task, seed=s, recipe=recipe) for s, arch in enumerate(found)]
+    before = torch.get_rng_state()
+    for retraining, result in transfer_many(todo, lanes=2, device="cpu"):
+        assert_same(result, alone(retraining))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_tasks_and_earlier_results_are_left_as_they_are() -> None:
+    todo = [r for r in several("mlp") if r.architecture is not None]
+    images = [retraining.task.train_images.clone() for retraining in todo]
+    states = []
+    results = []
+    for _, result in transfer_many(todo, device="cpu"):
+        assert isinstance(result, Result)
+        results.append(result)
+        states.append({name: v.clone() for name, v in result.model.state_dict().items()})
+    for retraining, before in zip(todo, images, strict=True):
+        assert torch.equal(retraining.task.train_images, before)
+    for result, state in zip(results, states, strict=True):
+        assert all(torch.equal(v, state[name]) for name, v in result.model.state_dict().items())
+
+
+def test_one_that_diverges_harms_no_other() -> None:
+    found = find("mlp", OLD, Random(), sparsity=0.5)
+    wild = replace(QUICK, lr=1e30, clip=None, schedule="constant")
+    calm = replace(wild, lr=0.05)
+    todo = [
+        Retraining(found, "mlp", new(0), seed=seed, recipe=recipe)
+        for seed, recipe in enumerate((calm, wild, calm, calm))
+    ]
+    done = list(transfer_many(todo, lanes=3, device="cpu"))
+    assert isinstance(done[1][1], TrainingError)
+    assert "the loss is" in str(done[1][1])
+    for place in (0, 2, 3):
+        assert_same(done[place][1], alone(todo[place]))
+
+
+class Scaled(nn.Module):
+    """A network with a number that fresh weights do not cover."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.scale * self.layer(images.flatten(1))
+
+
+def test_networks_of_ones_own_begin_anew() -> None:
+    parent = Scaled()
+    found = find(parent, new(0), Random(), sparsity=0.5)
+    todo = [Retraining(found, parent, new(0), seed=seed, recipe=QUICK) for seed in range(2)]
+    for retraining, result in transfer_many(todo, device="cpu"):
+        assert_same(result, alone(retraining))
+    assert parent.scale.item() == 2.0
+
+
+def test_nothing_to_do_is_nothing_done() -> None:
+    assert list(transfer_many([], device="cpu")) == []
