@@ -323,8 +323,10 @@ def measure_retraining(ask: argparse.Namespace, device: torch.device) -> Iterabl
     task = noise((3, 32, 32), 500).to(device)
     recipe = ap.Recipe(steps=ask.steps, lr=0.01, batch=64, schedule="constant")
     for parent, what in itertools.product(ask.retrained, RETRAININGS):
-        row: Row = {"parent": parent, "what": what, "steps": ask.steps, "runs": ask.runs}
-        attempt(row, time_retraining, RETRAININGS[what], parent, task, recipe, ask.runs)
+        retrain = RETRAININGS[what]
+        runs = ask.runs * (retrain.keywords["lanes"] if isinstance(retrain, partial) else 1)
+        row: Row = {"parent": parent, "what": what, "steps": ask.steps, "runs": runs}
+        attempt(row, time_retraining, retrain, parent, task, recipe, runs)
         yield row
 
 
@@ -373,10 +375,31 @@ def retrain_with_transfer(
         )
 
 
-RETRAININGS = {
+def retrain_together(
+    architecture: ap.Architecture,
+    parent: str,
+    task: ap.Task,
+    recipe: ap.Recipe,
+    seeds: Iterable[int],
+    *,
+    lanes: int,
+    fuse: bool = False,
+) -> None:
+    todo = [ap.Retraining(architecture, parent, task, seed=seed, recipe=recipe) for seed in seeds]
+    where = task.train_labels.device
+    for _ in ap.transfer_many(todo, lanes=lanes, fuse=fuse, device=where, progress=False):
+        pass
+
+
+RETRAININGS: dict[str, Callable[..., None]] = {
     "one by one, eager PyTorch": retrain_eagerly,
     "aprune.transfer": retrain_with_transfer,
-    # transfer_many: one more function like those above, and one more line here
+    **{
+        f"transfer_many, {lanes} at a time{', fused' if fuse else ''}": partial(
+            retrain_together, lanes=lanes, fuse=fuse
+        )
+        for fuse, lanes in itertools.product((False, True), (1, 2, 4, 16))
+    },
 }
 
 

@@ -27,6 +27,7 @@ def transfer_many(
     retrainings: Sequence[Retraining],
     *,
     lanes: int | None = None,
+    fuse: bool = False,
     device: str | torch.device = "auto",
     progress: bool | None = None,
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
@@ -39,6 +40,7 @@ def transfer_many(
             mixed images, learning rate or schedule have one shape.
         lanes: How many of a shape to train side by side, which pays on a GPU that one alone leaves
             idle. None takes 1 on a CPU; on a GPU 2 of a large network, 8 of a small one.
+        fuse: Whether weights are moved in one pass of Triton (see `training.fused`).
         device: `auto`, `cpu` or `cuda`.
         progress: Whether to show a bar; None shows it on a terminal.
 
@@ -61,7 +63,7 @@ def transfer_many(
         groups.setdefault(_shape(retraining), []).append(retraining)
     with bar("retraining", len(retrainings), show=progress) as advance:
         for group in groups.values():
-            for done in _do_group(group, where, lanes):
+            for done in _do_group(group, where, lanes, fuse=fuse):
                 advance(1)
                 yield done
 
@@ -81,7 +83,7 @@ def _shape(retraining: Retraining) -> Hashable:
 
 
 def _do_group(
-    group: list[Retraining], where: torch.device, lanes: int | None
+    group: list[Retraining], where: torch.device, lanes: int | None, *, fuse: bool
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
     made: list[Lane] = []
     left = list(group)
@@ -91,7 +93,7 @@ def _do_group(
             while left and len(together) < _count(made, where, lanes):
                 retraining = left.pop(0)
                 if len(together) == len(made):
-                    made.append(Lane(_build(retraining, where)))
+                    made.append(Lane(_build(retraining, where), fuse=fuse))
                     lane = made[-1]
                 else:
                     lane = made[len(together)]
