@@ -8,6 +8,7 @@ on is read off the (k + 1)-th largest of these ratios: no tuning, no feedback lo
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -107,7 +108,9 @@ class Descent:
             ordered = every.sort(descending=True).values
             drift = ordered[rank.clamp(max=len(every) - 1).reshape(1)][0]
         else:
-            drift = every.kthvalue(max(1, len(every) - int(rank))).values
+            place = max(0, len(every) - int(rank) - 1)
+            # several times as fast as kthvalue, which took a third of a step
+            drift = torch.from_numpy(np.partition(every.numpy(), place))[place]
         return torch.where(rank >= len(every), 0.0, drift).clamp(0.0, 1.0)
 
     def _note_if_bad(self, square: Tensor) -> None:
