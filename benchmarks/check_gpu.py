@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from noise import noise
 
 import aprune as ap
 from aprune.initialise import initialise
 from aprune.methods.protocol import Outcome
-from aprune.tasks import Augment
 from aprune.training import Curve, choose_device, fit_masked
 from aprune.training.engine import Engine
 from aprune.training.fused import can_fuse
@@ -71,7 +71,7 @@ def check_many(parent: str, device: torch.device, *, fuse: bool = False) -> tupl
     recipe, worst = recipe_for(STEPS), 0.0
     todo = []
     for seed in range(4):
-        task = noise(seed)
+        task = noise((3, 32, 32), 200, seed=seed)
         found = ap.find(parent, task, ap.Random(), sparsity=0.5, seed=seed, device=device)
         todo.append(ap.Retraining(found, parent, task, seed=seed, recipe=recipe))
     for one, result in ap.transfer_many(todo, lanes=3, fuse=fuse, device=device, progress=False):
@@ -114,7 +114,7 @@ def eagerly() -> Iterator[None]:
 
 
 def retrain(parent: str, device: torch.device, *, fuse: bool = False) -> Curve:
-    task = noise(0).to(device)
+    task = noise((3, 32, 32), 200).to(device)
     found = ap.find(parent, task, ap.Random(), sparsity=0.5, device=device)
     model = network_for(parent, task, device, seed=0, weights=False)
     initialise(model, found.masks(), seed=0)
@@ -124,7 +124,7 @@ def retrain(parent: str, device: torch.device, *, fuse: bool = False) -> Curve:
 
 
 def search(parent: str, device: torch.device, *, fuse: bool) -> Outcome:
-    task = noise(0).to(device)
+    task = noise((3, 32, 32), 200).to(device)
     model = network_for(parent, task, device, seed=0, weights=False)
     names = list(ap.find_connections(model))
     recipe = recipe_for(2 * STEPS)
@@ -140,14 +140,6 @@ def difference(one: Curve, other: Curve) -> float:
 
 def recipe_for(steps: int) -> ap.Recipe:
     return ap.Recipe(steps=steps, lr=0.01, batch=32, schedule="constant")
-
-
-def noise(seed: int) -> ap.Task:
-    generator = torch.Generator().manual_seed(seed)
-    pixels = torch.randint(0, 256, (200, 3, 32, 32), generator=generator).to(torch.uint8)
-    labels = torch.arange(200) % 10
-    names = tuple(f"kind {number}" for number in range(10))
-    return ap.Task("noise", pixels, labels, pixels, labels, names, Augment(True, 4), {"data": seed})
 
 
 def read_arguments() -> argparse.Namespace:

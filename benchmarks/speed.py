@@ -12,7 +12,6 @@ prints tables and writes all numbers to `benchmarks/results/h200.json`.
 
 import argparse
 import contextlib
-import gc
 import itertools
 import json
 import math
@@ -20,17 +19,18 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from noise import CLASSES, noise
+from rivals import KEPT, mask_by_autograd, pop_edges_up, prune_at_random
+from timing import Row, Step, attempt, copy_bandwidth, matmul_peak, rounded, timed
 from torch import Tensor, nn
-from torch.nn.utils import parametrize, prune
 from torch.utils.flop_counter import FlopCounterMode
 
 import aprune as ap
@@ -39,28 +39,22 @@ from aprune.files import writing
 from aprune.initialise import initialise
 from aprune.methods.ap import _draw_w
 from aprune.methods.attached import Search
-from aprune.parents.vgg import VGG
-from aprune.tasks import Augment
 from aprune.training import Hook, KeepMasked, choose_device, evaluate
 from aprune.training.batch import draw_batches
-from aprune.training.device import one_thread, place
+from aprune.training.device import one_thread
 from aprune.training.engine import Engine
 from aprune.training.fit import _Loop
-from aprune.training.fused import FusedUpdate, can_fuse
+from aprune.training.fused import FusedUpdate
 from aprune.training.network import network_for
 from aprune.training.update import PlainUpdate
 
-Row = dict[str, Any]
-Step = Callable[[], object]
+Retrain = Callable[[list[ap.Retraining]], None]
 
 SEARCH = ap.AP(sparsity=0.9, steps=1_000, dense_start=0.3)
 # A step of that search at which connections go, but few have gone: a network that has just lost most of
 # them computes with zeros, for which a card needs less power and so runs faster.
 EARLY = 310
-KEPT = 0.1  # fraction of the connections that the pruned rivals leave
-WARM_UP = 8  # steps; the engine takes three by itself before it captures one
 LAYERS = 4  # square ones, of the networks that grow
-CLASSES = 10
 CPU_KINDS = ("dense, eager", "aprune search, plain path")
 
 
@@ -101,7 +95,7 @@ def measure_steps(ask: argparse.Namespace, device: torch.device) -> Iterable[Row
 class Kind:
     """A way to train: what is done to a network for it, and how its steps are run."""
 
-    prepare: Callable[[nn.Module], list[Hook]]
+    prepare: Callable[[nn.Module], list[Hook] | None]
     fused: bool = False
     compiled: bool = False
     captured: bool = False
@@ -112,9 +106,10 @@ def time_kind(kind: Kind, parent: str, task: ap.Task, batch: int, repeats: int) 
     with contextlib.ExitStack() as stack:
         model = network_for(parent, task, device, seed=0, weights=False)
         initialise(model, scheme="he", seed=0)
-        hooks = kind.prepare(model)
+        hooks = kind.prepare(model) or []
         if kind.fused:
-            update = stack.enter_context(fused_update(model, hooks[0], task, recipe))
+            fused = FusedUpdate(model, recipe, mover=hooks[0], shape=task.shape)
+            update = stack.enter_context(fused.in_place())
         else:
             update = PlainUpdate(model, recipe)
         if kind.compiled:
@@ -143,8 +138,8 @@ def step_of_training(loop: _Loop, task: ap.Task, run: Step) -> Step:
     return step
 
 
-def leave_dense(model: nn.Module) -> list[Hook]:  # noqa: ARG001
-    return []
+def leave_dense(model: nn.Module) -> None:
+    """Train all connections."""
 
 
 def start_search(model: nn.Module, *, parametrised: bool = False) -> list[Hook]:
@@ -152,89 +147,9 @@ def start_search(model: nn.Module, *, parametrised: bool = False) -> list[Hook]:
     w = _draw_w(SEARCH, connections, seed=0)
     if parametrised:
         attach_masks(model, w, SEARCH.t_l, SEARCH.t_s)
-    search = Search(model, SEARCH, connections, w)
+    search = Search(model, SEARCH, connections, w, attached=parametrised)
     search._enter("descent")
     return [search]
-
-
-def fused_update(
-    model: nn.Module, search: Search, task: ap.Task, recipe: ap.Recipe
-) -> contextlib.AbstractContextManager[FusedUpdate]:
-    device = task.train_labels.device
-    if not can_fuse(device):
-        raise RuntimeError(f"no Triton runs on {device}; on a CPU, TRITON_INTERPRET=1 stands in")
-    copies = model.copies(task.shape) if type(model) is VGG else 1
-    return FusedUpdate(model, recipe, mover=search, copies=copies).in_place()
-
-
-class SoftMask(nn.Module):
-    """θ∘σ(t_l·w) as anybody would write it: autograd keeps what it needs for both gradients."""
-
-    def __init__(self, w: Tensor) -> None:
-        super().__init__()
-        self.w = nn.Parameter(w)
-
-    def forward(self, theta: Tensor) -> Tensor:
-        return theta * torch.sigmoid(SEARCH.t_l * self.w)
-
-
-def mask_by_autograd(model: nn.Module) -> list[Hook]:
-    for name, w in _draw_w(SEARCH, ap.find_connections(model), seed=0).items():
-        parametrise(model, name, SoftMask(w))
-    return []
-
-
-def prune_at_random(model: nn.Module) -> list[Hook]:
-    device = next(model.parameters()).device
-    # pruning views each weight as a vector, which one with its channels last is not
-    model.to(memory_format=torch.contiguous_format)
-    for module in list(model.modules()):
-        if isinstance(module, nn.Linear | nn.Conv2d):
-            prune.random_unstructured(module, "weight", amount=1 - KEPT)
-    place(model, device)
-    return []
-
-
-class KeepTop(torch.autograd.Function):
-    """1 for the largest scores of a layer by magnitude, else 0; the gradient goes straight through."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor) -> Tensor:  # noqa: ARG004
-        size = scores.abs()
-        kept = max(1, round(KEPT * size.numel()))
-        least = size.flatten().topk(kept, sorted=False).values.min()  # quicker than a whole sort
-        return (size >= least).to(scores.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
-        return grad
-
-
-class EdgePopup(nn.Module):
-    """Ramanujan et al. 2020, "What's hidden in a randomly weighted neural network?"."""
-
-    def __init__(self, scores: Tensor) -> None:
-        super().__init__()
-        self.scores = nn.Parameter(scores)
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight * KeepTop.apply(self.scores)
-
-
-def pop_edges_up(model: nn.Module) -> list[Hook]:
-    connections = ap.find_connections(model)
-    model.requires_grad_(False)
-    for name, weight in connections.items():
-        bound = 1 / math.sqrt(weight[0].numel())
-        scores = torch.empty_like(weight, requires_grad=False).uniform_(-bound, bound)
-        parametrise(model, name, EdgePopup(scores))
-    return []
-
-
-def parametrise(model: nn.Module, name: str, shown: nn.Module) -> None:
-    owner, _, leaf = name.rpartition(".")
-    # unsafe leaves out a trial run
-    parametrize.register_parametrization(model.get_submodule(owner), leaf, shown, unsafe=True)
 
 
 KINDS = {
@@ -291,7 +206,7 @@ def time_growth(side: int, alone: bool, device: torch.device, repeats: int) -> R
     task, recipe = noise((1, 1, side), 256, moving=False).to(device), recipe_of(64)
     model = square_network(side, device)
     hooks = start_search(model)
-    with fused_update(model, hooks[0], task, recipe) as update:
+    with FusedUpdate(model, recipe, mover=hooks[0]).in_place() as update:
         loop = _Loop(model, task, recipe, hooks, update)
         if not alone:
             run = Engine(loop.step, device).run
@@ -331,69 +246,56 @@ def measure_retraining(ask: argparse.Namespace, device: torch.device) -> Iterabl
 
 
 def time_retraining(
-    retrain: Callable[..., None], parent: str, task: ap.Task, recipe: ap.Recipe, runs: int
+    retrain: Retrain, parent: str, task: ap.Task, recipe: ap.Recipe, runs: int
 ) -> Row:
-    device = task.train_labels.device
-    architecture = ap.find(parent, task, ap.Random(), sparsity=1 - KEPT, device=device)
-    retrain(architecture, parent, task, recipe.but(steps=5), range(1))  # what happens only once
+    architecture = ap.find(
+        parent, task, ap.Random(), sparsity=1 - KEPT, device=task.train_labels.device
+    )
+    todo = [ap.Retraining(architecture, parent, task, seed, recipe) for seed in range(runs)]
+    retrain([replace(todo[0], recipe=recipe.but(steps=5))])  # what happens only once
     begin = time.perf_counter()
-    retrain(architecture, parent, task, recipe, range(runs))
+    retrain(todo)
     seconds = (time.perf_counter() - begin) / runs
     return {"s_per_run": rounded(seconds), "runs_per_minute": rounded(60 / seconds)}
 
 
-def retrain_eagerly(
-    architecture: ap.Architecture,
-    parent: str,
-    task: ap.Task,
-    recipe: ap.Recipe,
-    seeds: Iterable[int],
-) -> None:
-    device, masks = task.train_labels.device, architecture.masks()
-    for seed in seeds:
-        model = network_for(parent, task, device, seed=seed, weights=False)
-        initialise(model, masks, seed=seed)
+def retrain_eagerly(todo: list[ap.Retraining]) -> None:
+    for one in todo:
+        task, recipe, masks = one.task, one.recipe, one.architecture.masks()
+        model = network_for(
+            one.parent, task, task.train_labels.device, seed=one.seed, weights=False
+        )
+        initialise(model, masks, seed=one.seed)
         hooks, update = [KeepMasked(model, masks)], PlainUpdate(model, recipe)
         loop = _Loop(model, task, recipe, hooks, update)
-        for draw in draw_batches(task, recipe.batch, recipe.steps, seed=seed):
+        for draw in draw_batches(task, recipe.batch, recipe.steps, seed=one.seed):
             loop.load(draw, recipe.lr)
             loop.step()
         evaluate(model, task)
 
 
-def retrain_with_transfer(
-    architecture: ap.Architecture,
-    parent: str,
-    task: ap.Task,
-    recipe: ap.Recipe,
-    seeds: Iterable[int],
-) -> None:
-    device = task.train_labels.device
-    for seed in seeds:
+def retrain_one_by_one(todo: list[ap.Retraining]) -> None:
+    for one in todo:
         ap.transfer(
-            architecture, parent, task, seed=seed, recipe=recipe, device=device, progress=False
+            one.architecture,
+            one.parent,
+            one.task,
+            seed=one.seed,
+            recipe=one.recipe,
+            device=one.task.train_labels.device,
+            progress=False,
         )
 
 
-def retrain_together(
-    architecture: ap.Architecture,
-    parent: str,
-    task: ap.Task,
-    recipe: ap.Recipe,
-    seeds: Iterable[int],
-    *,
-    lanes: int,
-    fuse: bool = False,
-) -> None:
-    todo = [ap.Retraining(architecture, parent, task, seed=seed, recipe=recipe) for seed in seeds]
-    where = task.train_labels.device
+def retrain_together(todo: list[ap.Retraining], *, lanes: int, fuse: bool) -> None:
+    where = todo[0].task.train_labels.device
     for _ in ap.transfer_many(todo, lanes=lanes, fuse=fuse, device=where, progress=False):
         pass
 
 
-RETRAININGS: dict[str, Callable[..., None]] = {
+RETRAININGS: dict[str, Retrain] = {
     "one by one, eager PyTorch": retrain_eagerly,
-    "aprune.transfer": retrain_with_transfer,
+    "aprune.transfer": retrain_one_by_one,
     **{
         f"transfer_many, {lanes} at a time{', fused' if fuse else ''}": partial(
             retrain_together, lanes=lanes, fuse=fuse
@@ -420,91 +322,6 @@ def time_on_cpu(kind: Kind, repeats: int) -> Row:
         return time_kind(kind, "mlp", ap.load_task("digits"), 64, repeats)
 
 
-# Measuring
-
-
-def attempt(row: Row, work: Callable[..., Row], *given: Any) -> None:
-    """Fill in a row, or why it could not be; leave the device empty for the next."""
-    try:
-        row |= work(*given)
-    except Exception as error:
-        row["failed"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    gc.collect()
-    if torch.cuda.is_available():
-        # after a capture that failed its stream is still the current one, and memory may be held
-        torch.cuda.set_stream(torch.cuda.default_stream())
-        with contextlib.suppress(RuntimeError):
-            torch.cuda.empty_cache()
-
-
-def timed(step: Step, repeats: int, device: torch.device) -> Row:
-    """Return median and quartiles of the time of a step, and the most memory that it holds."""
-    warm_up(step, device)
-    times = times_on_gpu(step, repeats) if device.type == "cuda" else times_on_cpu(step, repeats)
-    low, middle, high = (rounded(value) for value in np.percentile(times, (25, 50, 75)))
-    memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
-    return {
-        "ms": middle,
-        "ms_low": low,
-        "ms_high": high,
-        "peak_gib": None if memory is None else rounded(memory),
-    }
-
-
-def warm_up(step: Step, device: torch.device) -> None:
-    """Compile, capture, and keep on until the clock of a card that stood idle has risen."""
-    if device.type != "cuda":
-        step()
-        return
-    begin = time.perf_counter()
-    for number in itertools.count():
-        if number >= WARM_UP and time.perf_counter() - begin > 0.3:
-            return
-        if number == 2:  # compilers try things out before, captures come after
-            torch.cuda.reset_peak_memory_stats()
-        step()
-        torch.cuda.synchronize()
-
-
-def times_on_gpu(step: Step, repeats: int) -> list[float]:
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    for begin, end in marks:
-        begin.record()
-        step()
-        end.record()
-    torch.cuda.synchronize()
-    return [begin.elapsed_time(end) for begin, end in marks]
-
-
-def times_on_cpu(step: Step, repeats: int) -> list[float]:
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        step()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return times
-
-
-@cache
-def matmul_peak(device: torch.device, side: int = 8_192) -> float | None:
-    """Return the teraflops of a large product of matrices in bfloat16."""
-    if device.type != "cuda":
-        return None
-    left, right, out = torch.randn(3, side, side, device=device, dtype=torch.bfloat16)
-    ms = timed(lambda: torch.mm(left, right, out=out), 30, device)["ms"]
-    return rounded(2 * side**3 / ms / 1e9)
-
-
-@cache
-def copy_bandwidth(device: torch.device, size: int = 2**32) -> float | None:
-    """Return the terabytes a second that a large copy reads and writes."""
-    if device.type != "cuda":
-        return None
-    source = torch.randn(size // 4, device=device)
-    target = torch.empty_like(source)
-    return rounded(2 * size / timed(lambda: target.copy_(source), 30, device)["ms"] / 1e9)
-
-
 def forward_flops(parent: str, task: ap.Task, batch: int) -> int:
     with torch.device("meta"):
         model = ap.build_parent(parent, task).eval()
@@ -512,16 +329,6 @@ def forward_flops(parent: str, task: ap.Task, batch: int) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(images)
     return counter.get_total_flops()
-
-
-def noise(shape: tuple[int, int, int], images: int, *, moving: bool = True) -> ap.Task:
-    """Noise in ten classes, shifted and mirrored like CIFAR-10 if `moving`."""
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (images, *shape), generator=generator, dtype=torch.uint8)
-    labels = torch.arange(images) % CLASSES
-    augment = Augment(flip=True, shift=4) if moving else Augment()
-    names = tuple(f"class {k}" for k in range(CLASSES))
-    return ap.Task("noise", pixels, labels, pixels, labels, names, augment, {"data": "noise"})
 
 
 # Writing it down
@@ -563,10 +370,6 @@ def show(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def rounded(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 MEASURES = {

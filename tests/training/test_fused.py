@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 import aprune.parents.vgg
 from aprune import AP, Recipe, build_parent, find_connections, load_task
+from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.methods.protocol import Outcome
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
-from aprune.training.fused import can_fuse
+from aprune.training.fused import FusedUpdate, can_fuse
 from aprune.training.masked import Lane, fit_masked
 from helpers import other_world
 
@@ -160,6 +161,8 @@ def test_a_machine_without_triton_cannot(monkeypatch: pytest.MonkeyPatch) -> Non
     assert can_fuse(cpu)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert not can_fuse(cpu)
+    with pytest.raises(SettingError, match="needs a GPU and Triton"):
+        FusedUpdate(network(digits()), RECIPE)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert not can_fuse(torch.device("cuda"))
 
@@ -172,7 +175,7 @@ from triton.compiler import ASTSource
 from aprune.training import kernels
 
 TYPES = {
-    "table": "*i64", "gradients": "*i64", "chunks": "*i32", "squares": "*fp32", "active": "*i32",
+    "table": "*i64", "gradients": "*i64", "chunks": "*i32", "squares": "*fp32",
     "numbers": "*fp32", "t_l": "fp32", "t_s": "fp32", "momentum": "fp32", "weight_decay": "fp32",
 }
 even = {"EVEN": True, "MERGED": False, "BLOCK": 2048, "WIDTH": 1}

@@ -13,6 +13,7 @@ from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training import KeepMasked, fit
 from aprune.training.batch import Normalise
+from aprune.training.fit import Training
 from aprune.training.masked import MergedLinear, copies_of_inputs, decay_of_start, fit_masked
 from helpers import other_world
 
@@ -96,7 +97,7 @@ def test_a_training_that_diverges_leaves_the_network_whole(monkeypatch: pytest.M
     def explode(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(aprune.training.masked, "fit", explode)
+    monkeypatch.setattr(Training, "run", explode)
     model = network()
     with pytest.raises(ZeroDivisionError):
         fit_masked(model, {}, small_images(), RECIPE, seed=0)

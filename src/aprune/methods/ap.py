@@ -29,7 +29,6 @@ from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_count
 from aprune.methods.attached import Search, sparsities_of
 from aprune.methods.protocol import Outcome
-from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training import Recipe, fit
 from aprune.training.fused import FusedUpdate
@@ -156,9 +155,8 @@ class AP:
             update: Update | None = None
             if fuse:
                 w = _draw_w(method, chosen, seed)
-                search = Search(model, method, chosen, w, weights=weights)
-                copies = model.copies(task.shape) if type(model) is VGG else 1
-                fused = FusedUpdate(model, recipe, mover=search, copies=copies)
+                search = Search(model, method, chosen, w, weights=weights, attached=False)
+                fused = FusedUpdate(model, recipe, mover=search, shape=task.shape)
                 update = stack.enter_context(fused.in_place())
             else:
                 search = _attach(model, method, chosen, seed=seed, weights=weights)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from aprune.architecture import Architecture
 from aprune.connections import fold, has_norm
@@ -25,6 +24,10 @@ class Search(Hook):
 
     It goes through three phases: dense (w stands still), descent (w moves, connections go), frozen
     (the last architecture is reached; the weights train on under exactly that mask).
+
+    The masks are `attached` to the network as parametrisations, and the search moves w along the
+    gradients that come through them; or whoever trains lays them over the weights and moves w as
+    `decide` says.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Search(Hook):
         w: Mapping[str, Tensor],
         *,
         weights: bool = False,
+        attached: bool = True,
     ) -> None:
         assert method.steps is not None
         self.sparsities = sparsities_of(method)
@@ -50,7 +54,7 @@ class Search(Hook):
         start = method.dense_start
         usual = min(0.3 if has_norm(model) else 0.5, method.ramp_end / 2)
         self._start = usual if start is None else start
-        self._parametrised = any(parametrize.is_parametrized(part) for part in model.modules())
+        self._attached = attached
         self._schedule = find_schedule(method.w_schedule)
         self._step = 0
         self._phase = ""
@@ -83,7 +87,7 @@ class Search(Hook):
 
     def on_update(self) -> None:
         """Move w, after the weights have moved."""
-        if self.moving and self._parametrised:
+        if self.moving and self._attached:
             self._descent.update()
 
     def after(self, step: int) -> None:
@@ -190,7 +194,7 @@ class Search(Hook):
 
     @torch.no_grad()
     def _fold(self) -> None:
-        if self._parametrised:
+        if self._attached:
             fold(self._model, self.w)
             return
         for name, mask in self.masks[self.sparsities[-1]].items():

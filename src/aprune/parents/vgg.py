@@ -1,8 +1,9 @@
 """VGG networks, with torchvision's module layout, parameter names and shapes."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,9 @@ class VGG(nn.Module):
         139611210
     """
 
+    copied: ClassVar[str] = "classifier.0.weight"
+    """The weight whose inputs may come as copies."""
+
     def __init__(self, shape: Shape, num_classes: int, *, depth: int, batch_norm: bool) -> None:
         super().__init__()
         blocks = zip(_WIDTHS, _DEPTHS[depth], strict=True)
@@ -97,6 +101,15 @@ class VGG(nn.Module):
         pooled = self.avgpool(self.features(images))
         scores: Tensor = self.classifier(torch.flatten(pooled, 1))
         return scores
+
+    @contextlib.contextmanager
+    def without_copies(self) -> Iterator[None]:
+        """Give the classifier each input once for the block; for images of which it sees copies."""
+        pool, self.avgpool = self.avgpool, nn.Identity()
+        try:
+            yield
+        finally:
+            self.avgpool = pool
 
     @staticmethod
     def copies(shape: Shape) -> int:

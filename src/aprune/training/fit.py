@@ -127,17 +127,9 @@ def fit(
     Raises:
         TrainingError: The loss is not finite; the message names the step.
     """
-    device = task.train_labels.device
     training = Training(model, task, recipe, hooks=hooks, update=update)
     training.start(task, recipe, seed=seed)
-    # dropout draws from the global generators
-    with own_random_numbers([device], seed), bar(title, recipe.steps, show=progress) as advance:
-        while not training.done:
-            training.advance()
-            if training.step % _LOOK_EVERY == 0 or training.done:
-                loss = training.check()
-                advance((training.step - 1) % _LOOK_EVERY + 1, note=f"loss {loss:.3f}")
-    return training.finish()
+    return training.run(title, progress)
 
 
 class Training:
@@ -165,7 +157,7 @@ class Training:
 
     def start(self, task: Task, recipe: Recipe, *, seed: int) -> None:
         """Begin with step 0."""
-        self.step = 0
+        self.step, self._seed = 0, seed
         self._recipe, self._schedule = recipe, find_schedule(recipe.schedule)
         self._loop.images.load(task)
         self._loop.update.start()
@@ -173,6 +165,18 @@ class Training:
         self._draws = draw_batches(
             task, recipe.batch, recipe.steps, seed=seed, augment=recipe.augment, mixup=recipe.mixup
         )
+
+    def run(self, title: str, progress: bool | None = None) -> Curve:
+        """Do all steps under a progress bar."""
+        steps, device = self._recipe.steps, self._loop.device
+        # dropout draws from the global generators
+        with own_random_numbers([device], self._seed), bar(title, steps, show=progress) as advance:
+            while not self.done:
+                self.advance()
+                if self.step % _LOOK_EVERY == 0 or self.done:
+                    loss = self.check()
+                    advance((self.step - 1) % _LOOK_EVERY + 1, note=f"loss {loss:.3f}")
+        return self.finish()
 
     @property
     def done(self) -> bool:

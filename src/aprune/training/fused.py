@@ -23,13 +23,14 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from aprune.errors import SettingError
 from aprune.maths.relaxation import cold_mask
+from aprune.parents.vgg import VGG
 from aprune.training.recipe import Recipe
 
 _BLOCK = 2048  # connections of a chunk
 _WARPS = 8  # that share a chunk: fewer would need more registers than let many chunks run at once
 _UNITS = 32  # inputs of a chunk where each has several copies
-_MERGED = "classifier.0.weight"  # of a VGG: the layer whose inputs come as copies
 _NARROW = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers that autocast runs in bfloat16
 
 
@@ -129,14 +130,12 @@ class _Entry:
     def row(self) -> list[int]:
         """Return what the kernels must know of it, in the order of their table."""
         others = (self.second, self.w, self.mask, None if self.leaf is self.theta else self.leaf)
-        narrow = int(self.leaf.dtype == torch.bfloat16)
         return [
             self.theta.data_ptr(),
             self.first.data_ptr(),
             *(0 if other is None else other.data_ptr() for other in others),
             self.theta.numel(),
-            narrow,
-            narrow,
+            int(self.leaf.dtype == torch.bfloat16),
             self.copies,
         ]
 
@@ -149,7 +148,7 @@ class FusedUpdate:
         recipe: Optimiser, clipping and so on.
         masks: Weights that stay at zero where the mask is not set, by name.
         mover: The search whose masks lie over the weights.
-        copies: How many copies of each input a VGG's first linear layer sees; a search sums them.
+        shape: Of the images of a search: where a VGG sees copies of its inputs, they are summed.
     """
 
     def __init__(
@@ -159,12 +158,18 @@ class FusedUpdate:
         *,
         masks: Mapping[str, Tensor] | None = None,
         mover: Mover | None = None,
-        copies: int = 1,
+        shape: tuple[int, int, int] | None = None,
     ) -> None:
+        device = next(model.parameters()).device
+        if not can_fuse(device):
+            raise SettingError(
+                f"the fused update was asked for on {device}: it needs a GPU and Triton; do without"
+            )
         from aprune.training import kernels
 
         self._kernels: ModuleType = kernels
         self._model, self._recipe, self._mover = model, recipe, mover
+        copies = VGG.copies(shape) if shape is not None and type(model) is VGG else 1
         self._entries = {
             name: _Entry.of(
                 module,
@@ -172,12 +177,11 @@ class FusedUpdate:
                 recipe,
                 w=None if mover is None else mover.w.get(name),
                 mask=None if masks is None else masks.get(name),
-                copies=copies if mover is not None and name == _MERGED else 1,
+                copies=copies if name == VGG.copied else 1,
             )
             for name, module, leaf in _trained_parameters(model)
         }
         entries = list(self._entries.values())
-        device = entries[0].theta.device
         self._device = device
         self.lr = torch.zeros((), device=device)
         self._steps = torch.zeros((), device=device)
@@ -187,27 +191,22 @@ class FusedUpdate:
         self._addresses = torch.zeros(len(entries), dtype=torch.int64)
         self._recorded: list[Tensor] = []
         self._launches = _cut(entries, device)
-        programs = sum(len(launch.chunks) for launch in self._launches)
-        self._squares = torch.zeros((programs, 2), device=device)
-        self._active = torch.zeros(programs, dtype=torch.int32, device=device)
         self._sample = _locate(self._entries, mover)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[Self]:
         """Let the layers hold the shadows of their weights while the block lasts."""
-        merges = any(entry.copies > 1 for entry in self._entries.values())
-        pool = self._model.avgpool if merges else nn.Identity()
-        try:
+        with contextlib.ExitStack() as stack:
+            if any(entry.copies > 1 for entry in self._entries.values()):
+                assert isinstance(self._model, VGG)
+                stack.enter_context(self._model.without_copies())
             for entry in self._entries.values():
                 entry.module._parameters[entry.name] = entry.leaf
-            if merges:
-                self._model.avgpool = nn.Identity()
-            yield self
-        finally:
-            for entry in self._entries.values():
-                entry.module._parameters[entry.name] = entry.theta
-            if merges:
-                self._model.avgpool = pool
+            try:
+                yield self
+            finally:
+                for entry in self._entries.values():
+                    entry.module._parameters[entry.name] = entry.theta
 
     def start(self) -> None:
         """Set all moments to zero."""
@@ -241,26 +240,20 @@ class FusedUpdate:
         self._note_gradients()
         mover = self._mover if self._mover is not None and self._mover.moving else None
         t_l, t_s = (1.0, 1.0) if self._mover is None else (self._mover.t_l, self._mover.t_s)
-        first = 0
         for launch in self._launches:
-            last = first + len(launch.chunks)
             self._kernels.measure[(len(launch.chunks),)](
-                self._table, self._gradients, launch.chunks, self._squares[first:last], t_l, t_s,
+                self._table, self._gradients, launch.chunks, launch.squares, t_l, t_s,
                 MOVES=mover is not None, num_warps=_WARPS, **launch.shape,
             )  # fmt: skip
-            first = last
-        squares = self._squares.sum(0)
-        self._decide(squares, mover)
-        recipe, first = self._recipe, 0
+        self._decide(torch.cat([launch.squares for launch in self._launches]).sum(0), mover)
+        recipe = self._recipe
         for launch in self._launches:
-            last = first + len(launch.chunks)
             self._kernels.update[(len(launch.chunks),)](
-                self._table, self._gradients, launch.chunks, self._active[first:last],
-                self._numbers, t_l, t_s, recipe.momentum, recipe.weight_decay,
+                self._table, self._gradients, launch.chunks, self._numbers,
+                t_l, t_s, recipe.momentum, recipe.weight_decay,
                 MOVES=mover is not None, NESTEROV=recipe.nesterov, ADAM=recipe.optimiser == "adam",
                 num_warps=_WARPS, **launch.shape,
             )  # fmt: skip
-            first = last
 
     def _note_gradients(self) -> None:
         """Tell the device where the gradients are.
@@ -324,9 +317,10 @@ def _gradient_of(leaf: nn.Parameter) -> Tensor:
 
 @dataclass
 class _Launch:
-    """Chunks that one launch goes over, and what they have in common."""
+    """Chunks that one launch goes over, a place for their sums, and what they have in common."""
 
     chunks: Tensor
+    squares: Tensor
     shape: dict[str, int | bool]
 
 
@@ -348,7 +342,11 @@ def _cut(entries: list[_Entry], device: torch.device) -> list[_Launch]:
         (merged, {"EVEN": False, "MERGED": True, "BLOCK": _UNITS, "WIDTH": width}),
     )
     return [
-        _Launch(torch.tensor(chunks, dtype=torch.int32, device=device), shape)
+        _Launch(
+            torch.tensor(chunks, dtype=torch.int32, device=device),
+            torch.zeros((len(chunks), 2), device=device),
+            shape,
+        )
         for chunks, shape in kinds
         if chunks
     ]

@@ -5,30 +5,24 @@ all of them: they are cut into chunks, and each chunk finds its tensor in a tabl
 arithmetic is that of `maths.relaxation`, `methods.descent` and PyTorch's SGD and AdamW; `fused` says
 what is done when.
 
-The fields of a row of the table are numbered by the constants below. An address of 0 stands for a tensor
-that is not there.
+A row of the table holds the addresses of θ, the optimiser's two moments, w, the mask and the shadow
+weight, with 0 for what is not there; then how many connections there are, whether gradient and shadow
+are bfloat16, and how many copies of an input the layer sees.
 """
 
 import triton
 import triton.language as tl
 
-THETA, FIRST, SECOND, W, MASK, SHADOW, NUMEL, HALF_GRADIENT, HALF_SHADOW, COPIES = range(10)
-FIELDS = 10
-"""Numbers in a row: addresses of θ, the optimiser's two moments, w, the mask and the shadow weight; then
-how many connections, whether the gradient and the shadow are bfloat16, and how many copies of an input a
-layer sees."""
-
-_THETA = tl.constexpr(THETA)
-_FIRST = tl.constexpr(FIRST)
-_SECOND = tl.constexpr(SECOND)
-_W = tl.constexpr(W)
-_MASK = tl.constexpr(MASK)
-_SHADOW = tl.constexpr(SHADOW)
-_NUMEL = tl.constexpr(NUMEL)
-_HALF_GRADIENT = tl.constexpr(HALF_GRADIENT)
-_HALF_SHADOW = tl.constexpr(HALF_SHADOW)
-_COPIES = tl.constexpr(COPIES)
-_FIELDS = tl.constexpr(FIELDS)
+_THETA = tl.constexpr(0)
+_FIRST = tl.constexpr(1)
+_SECOND = tl.constexpr(2)
+_W = tl.constexpr(3)
+_MASK = tl.constexpr(4)
+_SHADOW = tl.constexpr(5)
+_NUMEL = tl.constexpr(6)
+_NARROW = tl.constexpr(7)
+_COPIES = tl.constexpr(8)
+_FIELDS = tl.constexpr(9)
 
 
 @triton.jit
@@ -78,7 +72,7 @@ def _places(
 
 @triton.jit
 def _load_gradient(row, gradient, there, real):
-    if tl.load(row + _HALF_GRADIENT) == 1:
+    if tl.load(row + _NARROW) == 1:
         narrow = tl.multiple_of(gradient.to(tl.pointer_type(tl.bfloat16)), 16)
         values = tl.load(narrow + there, real, 0.0).to(tl.float32)
     else:
@@ -125,7 +119,7 @@ def look_up(table, gradients, places, w_out, slope_out, total, t_s, BLOCK: tl.co
     row = table + tensor * _FIELDS
     w = tl.load(tl.load(row + _W).to(tl.pointer_type(tl.float32)) + here, real, 0.0)
     theta = tl.load(tl.load(row + _THETA).to(tl.pointer_type(tl.float32)) + here, real, 0.0)
-    half = tl.load(row + _HALF_GRADIENT) == 1
+    half = tl.load(row + _NARROW) == 1
     gradient = tl.load(gradients + tensor)
     narrow = tl.load(gradient.to(tl.pointer_type(tl.bfloat16)) + there, real & half, 0.0)
     wide = tl.load(gradient.to(tl.pointer_type(tl.float32)) + there, real & (half == 0), 0.0)
@@ -136,11 +130,11 @@ def look_up(table, gradients, places, w_out, slope_out, total, t_s, BLOCK: tl.co
 
 @triton.jit
 def update(
-    table, gradients, chunks, active, numbers, t_l, t_s, momentum, weight_decay,
+    table, gradients, chunks, numbers, t_l, t_s, momentum, weight_decay,
     MOVES: tl.constexpr, NESTEROV: tl.constexpr, ADAM: tl.constexpr,
     EVEN: tl.constexpr, MERGED: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Move θ, and w if it moves; write the weights that the layers will use, and count those on.
+    """Move θ, and w if it moves; write the weights that the layers will use.
 
     `numbers` holds what the whole network has decided: learning rate, factor of the clipped gradient,
     step size and drift of w, and Adam's two corrections.
@@ -160,7 +154,6 @@ def update(
         second = tl.load(second_at, real, 0.0)
     mask = gradient * 0.0 + 1.0
     after = mask
-    on = 0
     if tl.load(row + _W) != 0:
         w_at = _address(row, _W, tl.float32) + here
         w = tl.load(w_at, real, -1.0)
@@ -171,11 +164,9 @@ def update(
             w = w - tl.load(numbers + 3) * (1.0 + w) - tl.load(numbers + 2) * slope
             tl.store(w_at, w, real)
             after = _cold_mask(w, t_l)
-        on = tl.sum(((w > 0) & real).to(tl.int32))
     elif tl.load(row + _MASK) != 0:
         mask = tl.load(_address(row, _MASK, tl.uint8) + here, real, 0).to(tl.float32)
         after = mask
-    tl.store(active + program, on)
 
     lr = tl.load(numbers)
     push = gradient * mask * tl.load(numbers + 1)
@@ -206,7 +197,7 @@ def update(
 
 @triton.jit
 def _store_shadow(row, place, values, real):
-    if tl.load(row + _HALF_SHADOW) == 1:
+    if tl.load(row + _NARROW) == 1:
         tl.store(_address(row, _SHADOW, tl.bfloat16) + place, values.to(tl.bfloat16), real)
     else:
         tl.store(_address(row, _SHADOW, tl.float32) + place, values, real)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from aprune.maths.schedules import find_schedule
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
-from aprune.training.fit import Curve, Hook, KeepMasked, Training, fit
+from aprune.training.fit import Curve, Hook, KeepMasked, Training
 from aprune.training.fused import FusedUpdate
 from aprune.training.recipe import Recipe
 
@@ -42,17 +42,9 @@ def fit_masked(
     `masks` go by the name of a parameter; without any the network is dense. With `fuse` the weights are
     moved in one pass (see `training.fused`). The other arguments are those of `fit`.
     """
-    copies = 1 if hooks else copies_of_inputs(model, task, recipe)
-    with merged_copies(model, masks, copies, recipe) as left:
-        if fuse and not hooks:
-            with FusedUpdate(model, recipe, masks=left).in_place() as update:
-                return fit(
-                    model, task, recipe, seed=seed, update=update, title=title, progress=progress
-                )
-        keep = [KeepMasked(model, left)] if left else []
-        return fit(
-            model, task, recipe, seed=seed, hooks=[*keep, *hooks], title=title, progress=progress
-        )
+    lane = Lane(model, hooks=hooks, fuse=fuse)
+    with lane.run(masks, task, recipe, seed=seed) as training:
+        return training.run(title, progress)
 
 
 class Lane:
@@ -63,12 +55,14 @@ class Lane:
 
     Args:
         model: The network; `run` trains it in place.
-        fuse: Whether the weights are moved in one pass (see `training.fused`).
+        hooks: Called around every step; they see the network as it is, so that nothing is merged.
+        fuse: Whether the weights are moved in one pass (see `training.fused`), unless there are hooks.
     """
 
-    def __init__(self, model: nn.Module, *, fuse: bool = False) -> None:
+    def __init__(self, model: nn.Module, *, hooks: Sequence[Hook] = (), fuse: bool = False) -> None:
         self.model = model
-        self._fuse = fuse
+        self._hooks = hooks
+        self._fuse = fuse and not hooks
         self._merged: MergedLinear | None = None
         self._masked: KeepMasked | FusedUpdate | None = None
         self._training: Training | None = None
@@ -78,7 +72,7 @@ class Lane:
         self, masks: Mapping[str, Tensor], task: Task, recipe: Recipe, *, seed: int
     ) -> Iterator[Training]:
         """Give a training of the network as it is now, under `masks`; the block does its steps."""
-        copies = copies_of_inputs(self.model, task, recipe)
+        copies = 1 if self._hooks else copies_of_inputs(self.model, task, recipe)
         with (
             merged_copies(self.model, masks, copies, recipe, self._merged) as left,
             contextlib.ExitStack() as stack,
@@ -102,7 +96,7 @@ class Lane:
             self._masked = FusedUpdate(self.model, recipe, masks=masks)
             return Training(self.model, own, recipe, update=self._masked)
         self._masked = KeepMasked(self.model, masks)
-        return Training(self.model, own, recipe, hooks=[self._masked])
+        return Training(self.model, own, recipe, hooks=[self._masked, *self._hooks])
 
 
 def copies_of_inputs(model: nn.Module, task: Task, recipe: Recipe) -> int:
@@ -145,15 +139,16 @@ def merged_copies(
         yield left
         return
     assert isinstance(model, VGG)
-    pool, linear = model.avgpool, model.classifier[0]
+    linear = model.classifier[0]
     assert isinstance(linear, nn.Linear)
     merged = merged or MergedLinear(linear, copies)
-    merged.load(linear, left.pop("classifier.0.weight", None))
-    model.avgpool, model.classifier[0] = nn.Identity(), merged
-    try:
-        yield left
-    finally:
-        model.avgpool, model.classifier[0] = pool, linear
+    merged.load(linear, left.pop(VGG.copied, None))
+    with model.without_copies():
+        model.classifier[0] = merged
+        try:
+            yield left
+        finally:
+            model.classifier[0] = linear
     merged.write_back(linear, decay_of_start(recipe))
 
 
