@@ -24,13 +24,16 @@ import torch
 from torch import Tensor, nn
 
 from aprune.errors import SettingError
-from aprune.maths.relaxation import cold_mask
+from aprune.maths.relaxation import cold_mask, warm_slope
 from aprune.parents.vgg import VGG
 from aprune.training.recipe import Recipe
 
-_BLOCK = 2048  # connections of a chunk
-_WARPS = 8  # that share a chunk: fewer would need more registers than let many chunks run at once
-_UNITS = 32  # inputs of a chunk where each has several copies
+_BLOCK = 2048  # connections of a piece
+_PIECES = 8  # of a chunk, in large networks; one in others, which want many chunks at once
+_LARGE = 2**24  # connections of a large network
+_WARPS = 8  # that share a piece: fewer would need more registers than let many chunks run at once
+_ROWS = 512  # units of a layer that are shown at a time
+_UNITS = 32  # inputs of a piece where each has several copies
 _NARROW = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers that autocast runs in bfloat16
 
 
@@ -82,6 +85,7 @@ class _Entry:
     mask: Tensor | None
     first: Tensor
     second: Tensor | None
+    sums: Tensor | None  # where inputs are merged: what `measure` must know of all copies of each
     copies: int
 
     @classmethod
@@ -111,33 +115,51 @@ class _Entry:
             None if mask is None else torch.empty_like(values, dtype=torch.uint8).copy_(mask),
             torch.zeros_like(values),
             torch.zeros_like(values) if recipe.optimiser == "adam" else None,
+            leaf.new_zeros((leaf.numel(), 2), dtype=torch.float32) if copies > 1 else None,
             copies,
         )
 
-    def show(self, t_l: float) -> None:
+    @property
+    def kind(self) -> dict[str, int | bool]:
+        """Return what the kernels must know when they are compiled."""
+        return {
+            "W": self.w is not None,
+            "MASK": self.mask is not None,
+            "SHADOW": self.leaf is not self.theta,
+            "NARROW": self.leaf.dtype == torch.bfloat16,
+            "MERGED": self.copies > 1,
+            "COPIES": self.copies,
+        }
+
+    def show(self, t_l: float, t_s: float) -> None:
         """Write the shadow from θ and the mask."""
         if self.mask is not None:
             self.theta.mul_(self.mask)
         if self.leaf is self.theta:
             return
-        shown: Tensor = self.theta
-        if self.w is not None:
-            shown = shown * cold_mask(self.w, t_l)
-        if self.copies > 1:
-            shown = shown.view(len(shown), -1, self.copies).sum(-1)
-        self.leaf.copy_(shown)
+        if self.w is None:
+            self.leaf.copy_(self.theta)
+            return
+        # a few rows at a time: for a whole layer this would be most of the memory that a search needs
+        rows = len(self.theta)
+        sums = None if self.sums is None else self.sums.view(rows, -1, 2)
+        for first in range(0, rows, _ROWS):
+            part = slice(first, first + _ROWS)
+            theta, mask = self.theta[part], cold_mask(self.w[part], t_l)
+            shown = theta * mask
+            if sums is not None:
+                shown = shown.view(len(shown), -1, self.copies).sum(-1)
+                for place, factor in enumerate((mask, theta * warm_slope(self.w[part], t_s))):
+                    runs = factor.square().view(len(factor), -1, self.copies)
+                    sums[part, :, place] = runs.sum(-1)
+            self.leaf[part] = shown
 
     def row(self) -> list[int]:
         """Return what the kernels must know of it, in the order of their table."""
-        others = (self.second, self.w, self.mask, None if self.leaf is self.theta else self.leaf)
-        return [
-            self.theta.data_ptr(),
-            self.first.data_ptr(),
-            *(0 if other is None else other.data_ptr() for other in others),
-            self.theta.numel(),
-            int(self.leaf.dtype == torch.bfloat16),
-            self.copies,
-        ]
+        shadow = None if self.leaf is self.theta else self.leaf
+        tensors = (self.theta, self.first, self.second, self.w, self.mask, shadow, self.sums)
+        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+        return [*addresses, self.theta.numel()]
 
 
 class FusedUpdate:
@@ -170,6 +192,7 @@ class FusedUpdate:
         self._kernels: ModuleType = kernels
         self._model, self._recipe, self._mover = model, recipe, mover
         copies = VGG.copies(shape) if shape is not None and type(model) is VGG else 1
+        merged = VGG.copied if mover is not None and VGG.copied in mover.w else None
         self._entries = {
             name: _Entry.of(
                 module,
@@ -177,7 +200,7 @@ class FusedUpdate:
                 recipe,
                 w=None if mover is None else mover.w.get(name),
                 mask=None if masks is None else masks.get(name),
-                copies=copies if name == VGG.copied else 1,
+                copies=copies if name == merged else 1,
             )
             for name, module, leaf in _trained_parameters(model)
         }
@@ -190,7 +213,7 @@ class FusedUpdate:
         self._gradients = torch.zeros(len(entries), dtype=torch.int64, device=device)
         self._addresses = torch.zeros(len(entries), dtype=torch.int64)
         self._recorded: list[Tensor] = []
-        self._launches = _cut(entries, device)
+        self._measures, self._updates = _cut(entries, device)
         self._sample = _locate(self._entries, mover)
 
     @contextlib.contextmanager
@@ -227,7 +250,7 @@ class FusedUpdate:
         """Show the layers the weights as they are now."""
         with torch.no_grad():
             for entry in self._entries.values():
-                entry.show(1.0 if self._mover is None else self._mover.t_l)
+                entry.show(*self._temperatures)
 
     def forget(self) -> None:
         """Forget the gradients."""
@@ -239,21 +262,30 @@ class FusedUpdate:
         """Measure all gradients, decide how far to go, and go."""
         self._note_gradients()
         mover = self._mover if self._mover is not None and self._mover.moving else None
-        t_l, t_s = (1.0, 1.0) if self._mover is None else (self._mover.t_l, self._mover.t_s)
-        for launch in self._launches:
+        t_l, t_s = self._temperatures
+        moves = mover is not None
+        for launch in self._measures:
             self._kernels.measure[(len(launch.chunks),)](
-                self._table, self._gradients, launch.chunks, launch.squares, t_l, t_s,
-                MOVES=mover is not None, num_warps=_WARPS, **launch.shape,
+                self._table, self._gradients, launch.chunks, launch.out, t_l, t_s,
+                MOVES=moves, num_warps=_WARPS, **launch.constants,
             )  # fmt: skip
-        self._decide(torch.cat([launch.squares for launch in self._launches]).sum(0), mover)
+        self._decide(torch.cat([launch.out for launch in self._measures]).sum(0), mover)
         recipe = self._recipe
-        for launch in self._launches:
+        for launch in self._updates:
             self._kernels.update[(len(launch.chunks),)](
-                self._table, self._gradients, launch.chunks, self._numbers,
+                self._table, self._gradients, launch.chunks, self._numbers, launch.out,
                 t_l, t_s, recipe.momentum, recipe.weight_decay,
-                MOVES=mover is not None, NESTEROV=recipe.nesterov, ADAM=recipe.optimiser == "adam",
-                num_warps=_WARPS, **launch.shape,
+                MOVES=moves, NESTEROV=recipe.nesterov, ADAM=recipe.optimiser == "adam",
+                num_warps=_WARPS, **launch.constants,
             )  # fmt: skip
+
+    def active(self) -> int:
+        """Return how many connections were on after the last step."""
+        return int(torch.cat([launch.out for launch in self._updates]).sum())
+
+    @property
+    def _temperatures(self) -> tuple[float, float]:
+        return (1.0, 1.0) if self._mover is None else (self._mover.t_l, self._mover.t_s)
 
     def _note_gradients(self) -> None:
         """Tell the device where the gradients are.
@@ -317,38 +349,55 @@ def _gradient_of(leaf: nn.Parameter) -> Tensor:
 
 @dataclass
 class _Launch:
-    """Chunks that one launch goes over, a place for their sums, and what they have in common."""
+    """Chunks that one launch goes over, a place for what it writes, and what they have in common."""
 
     chunks: Tensor
-    squares: Tensor
-    shape: dict[str, int | bool]
+    out: Tensor
+    constants: dict[str, int | bool]
 
 
-def _cut(entries: list[_Entry], device: torch.device) -> list[_Launch]:
-    """Cut all tensors into chunks: whole ones, the rests, and those of layers with merged inputs."""
-    whole, rests, merged, width = [], [], [], 1
+_Chunks = dict[frozenset[tuple[str, int]], list[tuple[int, int]]]
+
+
+def _cut(entries: list[_Entry], device: torch.device) -> tuple[list[_Launch], list[_Launch]]:
+    """Cut all tensors into chunks of each kind, whole ones and rests: to be measured, and updated.
+
+    A layer with merged inputs is cut by inputs; its update works on a piece of few of them at a time,
+    with all their copies.
+    """
+    measured: _Chunks = {}
+    updated: _Chunks = {}
+    pieces = _PIECES if sum(entry.theta.numel() for entry in entries) >= _LARGE else 1
     for number, entry in enumerate(entries):
-        total = entry.theta.numel()
-        if entry.copies > 1:
-            inputs = total // entry.copies
-            merged += [(number, chunk) for chunk in range(-(-inputs // _UNITS))]
-            width = 1 << (entry.copies - 1).bit_length()
-            continue
-        whole += [(number, chunk) for chunk in range(total // _BLOCK)]
-        rests += [(number, total // _BLOCK)] if total % _BLOCK else []
-    kinds = (
-        (whole, {"EVEN": True, "MERGED": False, "BLOCK": _BLOCK, "WIDTH": 1}),
-        (rests, {"EVEN": False, "MERGED": False, "BLOCK": _BLOCK, "WIDTH": 1}),
-        (merged, {"EVEN": False, "MERGED": True, "BLOCK": _UNITS, "WIDTH": width}),
-    )
+        width = 1 << (entry.copies - 1).bit_length()
+        inputs = entry.theta.numel() // entry.copies
+        block = _BLOCK if entry.copies == 1 else _UNITS
+        for chunks, shape in (
+            (measured, {"BLOCK": _BLOCK, "WIDTH": 1}),
+            (updated, {"BLOCK": block, "WIDTH": width}),
+        ):
+            done = 0
+            for whole, many in ((True, pieces), (False, 1)):
+                size = many * shape["BLOCK"]
+                end = inputs // size * size if whole else inputs
+                kind = entry.kind | shape | {"EVEN": whole, "PIECES": many}
+                found = [(number, start) for start in range(done, end, size)]
+                chunks.setdefault(frozenset(kind.items()), []).extend(found)
+                done = end
+    return _launches(measured, 2, torch.float32, device), _launches(updated, 1, torch.int32, device)
+
+
+def _launches(
+    chunks: _Chunks, columns: int, dtype: torch.dtype, device: torch.device
+) -> list[_Launch]:
     return [
         _Launch(
-            torch.tensor(chunks, dtype=torch.int32, device=device),
-            torch.zeros((len(chunks), 2), device=device),
-            shape,
+            torch.tensor(places, device=device),
+            torch.zeros((len(places), columns), dtype=dtype, device=device),
+            dict(kind),
         )
-        for chunks, shape in kinds
-        if chunks
+        for kind, places in chunks.items()
+        if places
     ]
 
 
@@ -365,6 +414,7 @@ def _locate(entries: Mapping[str, _Entry], mover: Mover | None) -> Tensor | None
             here = torch.unravel_index(torch.arange(w.numel(), device=w.device), w.shape)
         pairs = zip(here, entry.theta.stride(), strict=True)
         offset = sum((index * stride for index, stride in pairs), torch.zeros_like(here[0]))
-        tensor = torch.full_like(offset, numbers[name])
+        narrow = entry.leaf.dtype == torch.bfloat16
+        tensor = torch.full_like(offset, -1 - numbers[name] if narrow else numbers[name])
         found.append(torch.stack([tensor, offset, offset // entry.copies], 1))
     return torch.cat(found).contiguous()

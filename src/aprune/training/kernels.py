@@ -1,13 +1,17 @@
 """One pass over all weights of a network: what a search or a masked training does to them, in Triton.
 
 A network has dozens of tensors, and an update of each is a launch of its own. Here one launch goes over
-all of them: they are cut into chunks, and each chunk finds its tensor in a table of addresses. The
-arithmetic is that of `maths.relaxation`, `methods.descent` and PyTorch's SGD and AdamW; `fused` says
-what is done when.
+all tensors of a kind: they are cut into chunks, and each chunk finds its tensor in a table of addresses.
+A chunk is worked through in pieces, so that finding it costs little beside the work. The arithmetic is
+that of `maths.relaxation`, `methods.descent` and PyTorch's SGD and AdamW; `fused` says what is done when.
 
-A row of the table holds the addresses of θ, the optimiser's two moments, w, the mask and the shadow
-weight, with 0 for what is not there; then how many connections there are, whether gradient and shadow
-are bfloat16, and how many copies of an input the layer sees.
+A row of the table holds the addresses of θ, the optimiser's two moments, w, the mask, the shadow weight
+and two sums, with 0 for what is not there; then how many connections there are. What a kind of tensor
+has is known when the kernel is compiled:
+
+    W, MASK   parameters of a mask to be learnt, or a fixed mask
+    SHADOW    a weight of the layer's own beside θ; NARROW if it and its gradient are bfloat16
+    MERGED    a layer that sees WIDTH or fewer copies of each input, whose shadow is their sum
 """
 
 import triton
@@ -19,10 +23,9 @@ _SECOND = tl.constexpr(2)
 _W = tl.constexpr(3)
 _MASK = tl.constexpr(4)
 _SHADOW = tl.constexpr(5)
-_NUMEL = tl.constexpr(6)
-_NARROW = tl.constexpr(7)
-_COPIES = tl.constexpr(8)
-_FIELDS = tl.constexpr(9)
+_SUMS = tl.constexpr(6)
+_NUMEL = tl.constexpr(7)
+_FIELDS = tl.constexpr(8)
 
 
 @triton.jit
@@ -49,77 +52,72 @@ def _address(row, field: tl.constexpr, kind: tl.constexpr):
 
 
 @triton.jit
-def _places(
-    row, chunk,
-    EVEN: tl.constexpr, MERGED: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Return where a chunk lies in the tensor and in its gradient, and which places are real."""
-    total = tl.load(row + _NUMEL)
-    if MERGED:
-        copies = tl.load(row + _COPIES)
-        unit = chunk.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[:, None]
-        copy = tl.arange(0, WIDTH)[None, :]
-        here = unit * copies + copy
-        there = unit + tl.zeros([BLOCK, WIDTH], tl.int64)
-        real = (copy < copies) & (here < total)
-    else:
-        here = chunk.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        there = here
-        # where all are, a load without conditions moves four numbers at a time
-        real = tl.full([BLOCK], 1, tl.int1) if EVEN else here < total
-    return here, there, real
-
-
-@triton.jit
-def _load_gradient(row, gradient, there, real):
-    if tl.load(row + _NARROW) == 1:
-        narrow = tl.multiple_of(gradient.to(tl.pointer_type(tl.bfloat16)), 16)
-        values = tl.load(narrow + there, real, 0.0).to(tl.float32)
-    else:
-        wide = tl.multiple_of(gradient.to(tl.pointer_type(tl.float32)), 16)
-        values = tl.load(wide + there, real, 0.0)
-    return values
+def _gradient_at(gradients, tensor, NARROW: tl.constexpr):
+    kind: tl.constexpr = tl.bfloat16 if NARROW else tl.float32
+    return tl.multiple_of(tl.load(gradients + tensor).to(tl.pointer_type(kind)), 16)
 
 
 @triton.jit
 def measure(
     table, gradients, chunks, squares, t_l, t_s,
-    MOVES: tl.constexpr,
-    EVEN: tl.constexpr, MERGED: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+    W: tl.constexpr, MASK: tl.constexpr, SHADOW: tl.constexpr, NARROW: tl.constexpr,
+    MOVES: tl.constexpr, EVEN: tl.constexpr, MERGED: tl.constexpr, COPIES: tl.constexpr,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Write the sums of squares of the gradients of θ and of w over each chunk."""
+    """Write the sums of squares of the gradients of θ and of w over each chunk.
+
+    All copies of an input have one gradient g, so the squares of theirs are g² times a sum that does
+    not depend on it: the update before has left it.
+    """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
+    start = tl.multiple_of(tl.load(chunks + 2 * program + 1), 16)
     row = table + tensor * _FIELDS
-    here, there, real = _places(row, tl.load(chunks + 2 * program + 1), EVEN, MERGED, BLOCK, WIDTH)
-    slope = _load_gradient(row, tl.load(gradients + tensor), there, real)
-    moving = slope * 0.0
-    if tl.load(row + _W) != 0:
-        w = tl.load(_address(row, _W, tl.float32) + here, real, -1.0)
-        if MOVES:
-            theta = tl.load(_address(row, _THETA, tl.float32) + here, real, 0.0)
-            moving = slope * theta * _warm_slope(w, t_s)
-        slope = slope * _cold_mask(w, t_l)
-    elif tl.load(row + _MASK) != 0:
-        slope = slope * tl.load(_address(row, _MASK, tl.uint8) + here, real, 0).to(tl.float32)
-    slope = tl.where(real, slope, 0.0)
-    moving = tl.where(real, moving, 0.0)
-    tl.store(squares + 2 * program, tl.sum(slope * slope))
-    tl.store(squares + 2 * program + 1, tl.sum(moving * moving))
+    number = tl.load(row + _NUMEL) // COPIES - start
+    gradient_at = _gradient_at(gradients, tensor, NARROW) + start
+    still = tl.zeros([BLOCK], tl.float32)
+    moving = tl.zeros([BLOCK], tl.float32)
+    for piece in range(PIECES):
+        here = piece * BLOCK + tl.arange(0, BLOCK)
+        # where all are real, a load without conditions moves four numbers at a time
+        real = tl.full([BLOCK], 1, tl.int1) if EVEN else here < number
+        slope = tl.load(gradient_at + here, real, 0.0).to(tl.float32)
+        if MERGED:
+            sums_at = _address(row, _SUMS, tl.float32) + 2 * start
+            still += slope * slope * tl.load(sums_at + 2 * here, real, 0.0)
+            moving += slope * slope * tl.load(sums_at + 2 * here + 1, real, 0.0)
+        else:
+            if W:
+                w = tl.load(_address(row, _W, tl.float32) + start + here, real, -1.0)
+                if MOVES:
+                    theta = tl.load(_address(row, _THETA, tl.float32) + start + here, real, 0.0)
+                    push = slope * theta * _warm_slope(w, t_s)
+                    moving += push * push
+                slope = slope * _cold_mask(w, t_l)
+            if MASK:
+                mask = tl.load(_address(row, _MASK, tl.uint8) + start + here, real, 0)
+                slope = slope * mask.to(tl.float32)
+            still += slope * slope
+    tl.store(squares + 2 * program, tl.sum(still))
+    tl.store(squares + 2 * program + 1, tl.sum(moving))
 
 
 @triton.jit
 def look_up(table, gradients, places, w_out, slope_out, total, t_s, BLOCK: tl.constexpr):
-    """Fetch w and its gradient at a sample of places, given as tensor, offset and gradient's offset."""
+    """Fetch w and its gradient at a sample of places, given as tensor, offset and gradient's offset.
+
+    Tensors with a bfloat16 gradient are given as −1 − their number.
+    """
     number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real = number < total
     tensor = tl.load(places + 3 * number, real, 0)
     here = tl.load(places + 3 * number + 1, real, 0)
     there = tl.load(places + 3 * number + 2, real, 0)
+    half = tensor < 0
+    tensor = tl.where(half, -1 - tensor, tensor)
     row = table + tensor * _FIELDS
     w = tl.load(tl.load(row + _W).to(tl.pointer_type(tl.float32)) + here, real, 0.0)
     theta = tl.load(tl.load(row + _THETA).to(tl.pointer_type(tl.float32)) + here, real, 0.0)
-    half = tl.load(row + _NARROW) == 1
     gradient = tl.load(gradients + tensor)
     narrow = tl.load(gradient.to(tl.pointer_type(tl.bfloat16)) + there, real & half, 0.0)
     wide = tl.load(gradient.to(tl.pointer_type(tl.float32)) + there, real & (half == 0), 0.0)
@@ -130,74 +128,94 @@ def look_up(table, gradients, places, w_out, slope_out, total, t_s, BLOCK: tl.co
 
 @triton.jit
 def update(
-    table, gradients, chunks, numbers, t_l, t_s, momentum, weight_decay,
+    table, gradients, chunks, numbers, active, t_l, t_s, momentum, weight_decay,
+    W: tl.constexpr, MASK: tl.constexpr, SHADOW: tl.constexpr, NARROW: tl.constexpr,
     MOVES: tl.constexpr, NESTEROV: tl.constexpr, ADAM: tl.constexpr,
-    EVEN: tl.constexpr, MERGED: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+    EVEN: tl.constexpr, MERGED: tl.constexpr, COPIES: tl.constexpr,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Move θ, and w if it moves; write the weights that the layers will use.
+    """Move θ, and w if it moves; write the weights that the layers will use, and count what is on.
 
     `numbers` holds what the whole network has decided: learning rate, factor of the clipped gradient,
     step size and drift of w, and Adam's two corrections.
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
+    start = tl.multiple_of(tl.load(chunks + 2 * program + 1), 16)
     row = table + tensor * _FIELDS
-    here, there, real = _places(row, tl.load(chunks + 2 * program + 1), EVEN, MERGED, BLOCK, WIDTH)
-    gradient = _load_gradient(row, tl.load(gradients + tensor), there, real)
-    # all that is read comes first: a load waits for every store before it
-    theta_at = _address(row, _THETA, tl.float32) + here
-    theta = tl.load(theta_at, real, 0.0)
-    first_at = _address(row, _FIRST, tl.float32) + here
-    first = tl.load(first_at, real, 0.0)
-    if ADAM:
-        second_at = _address(row, _SECOND, tl.float32) + here
-        second = tl.load(second_at, real, 0.0)
-    mask = gradient * 0.0 + 1.0
-    after = mask
-    if tl.load(row + _W) != 0:
-        w_at = _address(row, _W, tl.float32) + here
-        w = tl.load(w_at, real, -1.0)
-        mask = _cold_mask(w, t_l)
-        after = mask
-        if MOVES:
-            slope = gradient * theta * _warm_slope(w, t_s)
-            w = w - tl.load(numbers + 3) * (1.0 + w) - tl.load(numbers + 2) * slope
-            tl.store(w_at, w, real)
-            after = _cold_mask(w, t_l)
-    elif tl.load(row + _MASK) != 0:
-        mask = tl.load(_address(row, _MASK, tl.uint8) + here, real, 0).to(tl.float32)
-        after = mask
-
+    number = tl.load(row + _NUMEL) - start * COPIES
+    gradient_at = _gradient_at(gradients, tensor, NARROW) + start
+    theta_at = _address(row, _THETA, tl.float32) + start * COPIES
+    first_at = _address(row, _FIRST, tl.float32) + start * COPIES
     lr = tl.load(numbers)
-    push = gradient * mask * tl.load(numbers + 1)
-    if ADAM:
-        first = first + (1.0 - 0.9) * (push - first)
-        second = 0.999 * second + (1.0 - 0.999) * push * push
-        tl.store(second_at, second, real)
-        root = tl.sqrt(second) / tl.load(numbers + 5) + 1e-8
-        theta = theta * (1.0 - lr * weight_decay) - lr / tl.load(numbers + 4) * first / root
-    else:
-        push = push + weight_decay * theta
-        first = momentum * first + push
-        theta = theta - lr * (push + momentum * first if NESTEROV else first)
-    if tl.load(row + _MASK) != 0:
-        theta = theta * mask  # nothing revives what is not there
-    tl.store(first_at, first, real)
-    tl.store(theta_at, theta, real)
-
-    if tl.load(row + _SHADOW) != 0:
-        shown = tl.where(real, theta * after, 0.0)
+    clip = tl.load(numbers + 1)
+    alpha = tl.load(numbers + 2)
+    drift = tl.load(numbers + 3)
+    on = tl.zeros([BLOCK, WIDTH] if MERGED else [BLOCK], tl.int32)
+    for piece in range(PIECES):
+        unit = piece * BLOCK + tl.arange(0, BLOCK)
         if MERGED:
-            unit = tl.load(chunks + 2 * program + 1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-            kept = unit * tl.load(row + _COPIES) < tl.load(row + _NUMEL)
-            _store_shadow(row, unit, tl.sum(shown, 1), kept)
+            copy = tl.arange(0, WIDTH)[None, :]
+            here = unit[:, None] * COPIES + copy
+            real = (copy < COPIES) & (here < number)
+            there = unit * COPIES < number
+            slope = tl.load(gradient_at + unit, there, 0.0).to(tl.float32)
+            gradient = slope[:, None] + tl.zeros([BLOCK, WIDTH], tl.float32)
         else:
-            _store_shadow(row, here, shown, real)
+            here = unit
+            real = tl.full([BLOCK], 1, tl.int1) if EVEN else here < number
+            there = real
+            gradient = tl.load(gradient_at + here, real, 0.0).to(tl.float32)
+        # all that is read comes first: a load waits for every store before it
+        theta = tl.load(theta_at + here, real, 0.0)
+        first = tl.load(first_at + here, real, 0.0)
+        push = gradient * clip
+        if ADAM:
+            second_at = _address(row, _SECOND, tl.float32) + start * COPIES
+            second = tl.load(second_at + here, real, 0.0)
+        if W:
+            w_at = _address(row, _W, tl.float32) + start * COPIES
+            w = tl.load(w_at + here, real, -1.0)
+            push = push * _cold_mask(w, t_l)
+            if MOVES:
+                w = w - drift * (1.0 + w) - alpha * gradient * theta * _warm_slope(w, t_s)
+                tl.store(w_at + here, w, real)
+            on += (w > 0).to(tl.int32)
+        if MASK:
+            mask_at = _address(row, _MASK, tl.uint8) + start * COPIES
+            mask = tl.load(mask_at + here, real, 0).to(tl.float32)
+            push = push * mask
 
+        if ADAM:
+            first = first + (1.0 - 0.9) * (push - first)
+            second = 0.999 * second + (1.0 - 0.999) * push * push
+            tl.store(second_at + here, second, real)
+            root = tl.sqrt(second) / tl.load(numbers + 5) + 1e-8
+            theta = theta * (1.0 - lr * weight_decay) - lr / tl.load(numbers + 4) * first / root
+        else:
+            push = push + weight_decay * theta
+            first = momentum * first + push
+            theta = theta - lr * (push + momentum * first if NESTEROV else first)
+        if MASK:
+            theta = theta * mask  # nothing revives what is not there
+        tl.store(first_at + here, first, real)
+        tl.store(theta_at + here, theta, real)
 
-@triton.jit
-def _store_shadow(row, place, values, real):
-    if tl.load(row + _NARROW) == 1:
-        tl.store(_address(row, _SHADOW, tl.bfloat16) + place, values.to(tl.bfloat16), real)
-    else:
-        tl.store(_address(row, _SHADOW, tl.float32) + place, values, real)
+        if SHADOW:
+            kind: tl.constexpr = tl.bfloat16 if NARROW else tl.float32
+            shadow_at = _address(row, _SHADOW, kind) + start
+            shown = theta
+            if W:
+                shown = theta * _cold_mask(w, t_l)
+            if MERGED:
+                shown = tl.sum(tl.where(real, shown, 0.0), 1)
+            tl.store(shadow_at + unit, shown.to(kind), there)
+        if MERGED:
+            sums_at = _address(row, _SUMS, tl.float32) + 2 * start
+            v = tl.where(real, _cold_mask(w, t_l), 0.0)
+            tl.store(sums_at + 2 * unit, tl.sum(v * v, 1), there)
+            if MOVES:
+                s = tl.where(real, theta * _warm_slope(w, t_s), 0.0)
+                tl.store(sums_at + 2 * unit + 1, tl.sum(s * s, 1), there)
+    if W:
+        tl.store(active + program, tl.sum(on))
