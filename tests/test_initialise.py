@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from aprune import build_parent, load_task
 from aprune.connections import attach_masks
 from aprune.errors import SettingError
-from aprune.initialise import Scheme, choose_schemes, initialise, own_random_numbers
+from aprune.initialise import RandomNumbers, Scheme, choose_schemes, initialise
 
 
 def sparse(*shape: int, density: float, seed: int = 0) -> Tensor:
@@ -154,11 +154,26 @@ def test_a_seed_is_a_draw_and_the_global_numbers_are_left_alone(
         assert not torch.equal(states[0][name], states[2][name])
 
 
-def test_own_random_numbers_are_given_back_after_an_error() -> None:
+def test_global_numbers_are_given_back_after_an_error() -> None:
     before = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), own_random_numbers([torch.device("cpu")], 0):
+    numbers = RandomNumbers(torch.device("cpu"), 0)
+    with pytest.raises(ZeroDivisionError), numbers.resumed():
         torch.rand(3)[0] / (1 // 0)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_numbers_go_on_where_they_were_left() -> None:
+    numbers, parts = RandomNumbers(torch.device("cpu"), 3), []
+    for _ in range(2):
+        with numbers.resumed():
+            parts.append(torch.rand(2))
+        torch.rand(5)
+    generator = torch.Generator().manual_seed(3)
+    whole = torch.cat([torch.rand(2, generator=generator) for _ in range(2)])
+    assert torch.equal(torch.cat(parts), whole)
+    numbers.seed(3)
+    with numbers.resumed():
+        assert torch.equal(torch.rand(2), parts[0])
 
 
 def test_a_mask_falls_on_the_right_weights_in_every_memory_format() -> None:

@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from aprune.errors import TrainingError
-from aprune.initialise import RandomNumbers
 from aprune.parents import parent_names
-from aprune.progress import bar
+from aprune.progress import Clock, bar
 from aprune.retraining import Ready, Result, Retraining, judge, prepare
 from aprune.tasks import Task
-from aprune.training import Curve, choose_device
+from aprune.training import Curve, EngineName, Recipe, choose_device, choose_engine
 from aprune.training.fit import Training
 from aprune.training.masked import Lane
 from aprune.training.network import network_for
@@ -27,9 +26,10 @@ def transfer_many(
     retrainings: Sequence[Retraining],
     *,
     lanes: int | None = None,
-    fuse: bool = False,
     device: str | torch.device = "auto",
+    engine: EngineName = "auto",
     progress: bool | None = None,
+    time_limit: float | None = None,
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
     """Do many retrainings: those of one shape on one captured step, and several at a time.
 
@@ -40,13 +40,15 @@ def transfer_many(
             mixed images, learning rate or schedule have one shape.
         lanes: How many of a shape to train side by side, which pays on a GPU that one alone leaves
             idle. None takes 1 on a CPU; on a GPU 2 of a large network, 8 of a small one.
-        fuse: Whether weights are moved in one pass of Triton (see `training.fused`).
         device: `auto`, `cpu` or `cuda`.
+        engine: How training steps are run (see `transfer`).
         progress: Whether to show a bar; None shows it on a terminal.
+        time_limit: Seconds after which nothing more is started, and nothing that would probably
+            last longer.
 
     Yields:
         Each retraining with its result, or with the error that ended it, as soon as it is done;
-        shape by shape, and otherwise in the order given.
+        shape by shape, and otherwise in the order given. What the time did not suffice for is missing.
 
     Example:
         >>> from aprune import Random, Recipe, find, load_task
@@ -57,13 +59,13 @@ def transfer_many(
         >>> [f"{done.architecture.sparsity:.1f}" for done, _ in transfer_many(todo, device="cpu")]
         ['0.5', '0.9']
     """
-    where = choose_device(device)
+    where, clock = choose_device(device), Clock(time_limit)
     groups: dict[Hashable, list[Retraining]] = {}
     for retraining in retrainings:
         groups.setdefault(_shape(retraining), []).append(retraining)
     with bar("retraining", len(retrainings), show=progress) as advance:
         for group in groups.values():
-            for done in _do_group(group, where, lanes, fuse=fuse):
+            for done in _do_group(group, where, lanes, engine, clock):
                 advance(1)
                 yield done
 
@@ -83,17 +85,21 @@ def _shape(retraining: Retraining) -> Hashable:
 
 
 def _do_group(
-    group: list[Retraining], where: torch.device, lanes: int | None, *, fuse: bool
+    group: list[Retraining],
+    where: torch.device,
+    lanes: int | None,
+    engine: EngineName,
+    clock: Clock,
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
     made: list[Lane] = []
     left = list(group)
-    while left:
+    while left and clock.may_start("retraining"):
         together: list[_Run] = []
-        with contextlib.ExitStack() as stack:
+        with clock.timing("retraining"), contextlib.ExitStack() as stack:
             while left and len(together) < _count(made, where, lanes):
                 retraining = left.pop(0)
                 if len(together) == len(made):
-                    made.append(Lane(_build(retraining, where), fuse=fuse))
+                    made.append(_make_lane(retraining, where, engine, len(group)))
                     lane = made[-1]
                 else:
                     lane = made[len(together)]
@@ -103,6 +109,12 @@ def _do_group(
         # outside the block the networks are whole again
         for run in together:
             yield run.retraining, run.error or run.result()
+
+
+def _make_lane(retraining: Retraining, where: torch.device, engine: EngineName, runs: int) -> Lane:
+    model = _build(retraining, where)
+    recipe = retraining.recipe or Recipe.for_transfer(model, retraining.task)
+    return Lane(model, engine=choose_engine(engine, where, runs * recipe.steps))
 
 
 def _build(retraining: Retraining, where: torch.device) -> nn.Module:
@@ -138,7 +150,6 @@ class _Run:
     lane: Lane
     placed: Task
     training: Training
-    numbers: RandomNumbers
     stream: torch.cuda.Stream | None
     curve: Curve | None = None
     error: TrainingError | None = None
@@ -150,17 +161,16 @@ class _Run:
         ready = prepare(retraining, lane.model)
         placed, seed = retraining.task.to(where), retraining.seed
         training = stack.enter_context(lane.run(ready.masks, placed, ready.recipe, seed=seed))
-        numbers = RandomNumbers(where, seed)
         stream = torch.cuda.Stream(where) if where.type == "cuda" else None
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(where))
-        return cls(retraining, ready, lane, placed, training, numbers, stream)
+        return cls(retraining, ready, lane, placed, training, stream)
 
     def advance(self) -> None:
         """Do one step, unless all are done or it went wrong."""
         if self.training.done or self.error is not None:
             return
-        with torch.cuda.stream(self.stream), self.numbers.resumed():
+        with torch.cuda.stream(self.stream), self.training.numbers.resumed():
             self.training.advance()
         if self.training.step % _LOOK_EVERY == 0 or self.training.done:
             self.look()

@@ -1,4 +1,4 @@
-"""Writing files so that nothing is ever half there."""
+"""Where files go, and writing them so that nothing is ever half there."""
 
 import contextlib
 import os
@@ -42,6 +42,21 @@ def writing(path: Path | str) -> Iterator[Path]:
         raise FileError(_reason(path, error)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path | None:
+    """Return the folder for what can be made again: `$APRUNE_CACHE`, or `~/.cache/aprune`.
+
+    Returns:
+        The folder, which need not exist yet, or `None` where the user has no home.
+
+    Example:
+        >>> cache_folder() is None or isinstance(cache_folder(), Path)
+        True
+    """
+    with contextlib.suppress(RuntimeError):
+        return Path(os.environ.get("APRUNE_CACHE") or "~/.cache/aprune").expanduser()
+    return None
 
 
 def check_writable(folder: Path | str) -> Path:

@@ -16,7 +16,7 @@ from aprune.methods import AP, Method
 from aprune.parents import parent_for
 from aprune.tasks import Task
 from aprune.trained import Trained, name_of
-from aprune.training import Curve, Recipe, choose_device, describe_settings, evaluate
+from aprune.training import Curve, EngineName, Recipe, choose_device, describe_settings, evaluate
 from aprune.training.network import Parent, network_for
 
 
@@ -52,6 +52,7 @@ def find(
     include: str | Sequence[str] | None = ...,
     exclude: str | Sequence[str] | None = ...,
     device: str | torch.device = ...,
+    engine: EngineName = ...,
     progress: bool | None = ...,
 ) -> Architecture: ...
 
@@ -68,6 +69,7 @@ def find(
     include: str | Sequence[str] | None = ...,
     exclude: str | Sequence[str] | None = ...,
     device: str | torch.device = ...,
+    engine: EngineName = ...,
     progress: bool | None = ...,
 ) -> list[Architecture]: ...
 
@@ -83,6 +85,7 @@ def find(
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     device: str | torch.device = "auto",
+    engine: EngineName = "auto",
     progress: bool | None = None,
 ) -> Architecture | list[Architecture]:
     """Find an architecture in `parent` for `task`.
@@ -99,6 +102,8 @@ def find(
         include: Patterns of parameters to choose from (see `find_connections`).
         exclude: Patterns of parameters to leave alone.
         device: `auto`, `cpu` or `cuda`.
+        engine: How training steps are run: `eager`, `captured`, `fused` or `compiled`, each faster
+            than the one before; `auto` takes the fastest that pays (see docs/performance.md).
         progress: Whether to show a bar; None shows it on a terminal.
 
     Returns:
@@ -120,6 +125,7 @@ def find(
         include=include,
         exclude=exclude,
         device=device,
+        engine=engine,
         progress=progress,
     )
     return list(found.architectures) if several else found.architectures[0]
@@ -137,6 +143,7 @@ def search(
     exclude: str | Sequence[str] | None = None,
     weights: bool = False,
     device: str | torch.device = "auto",
+    engine: EngineName = "auto",
     progress: bool | None = None,
 ) -> Found:
     """Do what `find` does, and return all that is left behind: weights, curves, cost."""
@@ -158,6 +165,7 @@ def search(
         recipe=recipe,
         seed=seed,
         weights=weights,
+        engine=engine,
         progress=progress,
     )
     accuracy = evaluate(model, task.to(place_at)) if outcome.trained else None

@@ -6,7 +6,7 @@ dense parent. What fits depends on what a layer feeds; `choose_schemes` holds th
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, get_args
 
 import torch
@@ -89,68 +89,51 @@ def choose_schemes(model: nn.Module) -> dict[str, Scheme]:
     return dict.fromkeys(weights_of(model), scheme)
 
 
-@contextlib.contextmanager
-def own_random_numbers(devices: Iterable[torch.device], seed: int) -> Iterator[None]:
-    """Seed the global generators for the block, and put them back afterwards.
+class RandomNumbers:
+    """Numbers of one's own for whatever draws from the global generators, dropout for one.
+
+    They are taken up each time where they were left, and the global generators know nothing of it. A
+    step captured within `resumed` goes on with these numbers whenever it is replayed.
 
     Example:
-        >>> before = torch.get_rng_state()
-        >>> with own_random_numbers([torch.device("cpu")], seed=3):
+        >>> numbers, before = RandomNumbers(torch.device("cpu"), seed=3), torch.get_rng_state()
+        >>> with numbers.resumed():
         ...     _ = torch.rand(2)
         >>> torch.equal(before, torch.get_rng_state())
         True
     """
-    gpus = [device for device in devices if device.type == "cuda"]
-    with torch.random.fork_rng(devices=gpus):
-        # torch.manual_seed would reseed every GPU, also those that are not put back here.
-        torch.default_generator.manual_seed(seed)
-        for device in gpus:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
-
-
-class RandomNumbers:
-    """Global random numbers of one's own, taken up each time where they were left.
-
-    They begin as those of `own_random_numbers` with the same seed do.
-
-    Example:
-        >>> numbers = RandomNumbers(torch.device("cpu"), seed=3)
-        >>> parts = []
-        >>> for _ in range(2):
-        ...     with numbers.resumed():
-        ...         parts.append(torch.rand(2))
-        >>> with own_random_numbers([torch.device("cpu")], seed=3):
-        ...     torch.equal(torch.cat(parts), torch.cat([torch.rand(2), torch.rand(2)]))
-        True
-    """
 
     def __init__(self, device: torch.device, seed: int) -> None:
-        self._generators = [torch.default_generator]
+        self._gpu: torch.Generator | None = None
         if device.type == "cuda":
+            torch.cuda.init()  # before, there are no default generators
             index = torch.cuda.current_device() if device.index is None else device.index
-            self._generators.append(torch.cuda.default_generators[index])
-        with own_random_numbers([device], seed):
-            self._states = self._read()
+            self._default_gpu = torch.cuda.default_generators[index]
+            self._gpu = torch.Generator(device)
+        self.seed(seed)
+
+    def seed(self, seed: int) -> None:
+        """Begin anew; what was captured follows."""
+        self._cpu = torch.Generator().manual_seed(seed).get_state()
+        if self._gpu is not None:
+            self._gpu.manual_seed(seed)
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
         """Let the global generators go on with these numbers for the block."""
-        before = self._read()
-        self._write(self._states)
+        before = torch.default_generator.get_state()
+        torch.default_generator.set_state(self._cpu)
+        if self._gpu is not None:
+            # the state itself changes place, not its numbers: a captured step remembers the state
+            before_gpu = self._default_gpu.graphsafe_get_state()
+            self._default_gpu.graphsafe_set_state(self._gpu)
         try:
             yield
         finally:
-            self._states = self._read()
-            self._write(before)
-
-    def _read(self) -> list[Tensor]:
-        return [generator.get_state() for generator in self._generators]
-
-    def _write(self, states: list[Tensor]) -> None:
-        for generator, state in zip(self._generators, states, strict=True):
-            generator.set_state(state)
+            self._cpu = torch.default_generator.get_state()
+            torch.default_generator.set_state(before)
+            if self._gpu is not None:
+                self._default_gpu.graphsafe_set_state(before_gpu)
 
 
 def _check_masks(masks: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
@@ -200,7 +183,9 @@ def _transposed(model: nn.Module) -> dict[str, int]:
 
 def _reset(model: nn.Module, seed: int) -> None:
     """Let every module reset itself, then set biases to zero."""
-    with own_random_numbers({p.device for p in model.parameters()}, seed):
+    with contextlib.ExitStack() as stack:
+        for device in {p.device for p in model.parameters()}:
+            stack.enter_context(RandomNumbers(device, seed).resumed())
         for module in model.modules():
             if isinstance(module, NORMS) or not _holds_big_weight(module):
                 reset = getattr(module, "reset_parameters", None)

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -57,6 +58,41 @@ def bar(title: str, total: int, *, show: bool | None = None) -> Iterator[Advance
     finally:
         drawn.stop()
         _inside.reset(token)
+
+
+class Clock:
+    """Knows how long each kind of work lasts, and whether there is time for more of it.
+
+    Args:
+        limit: Seconds from now on; None means that there is no end.
+
+    Example:
+        >>> clock = Clock(limit=60)
+        >>> with clock.timing("a nap"):
+        ...     time.sleep(0.01)
+        >>> clock.may_start("a nap"), Clock(limit=0).may_start("a nap")
+        (True, False)
+    """
+
+    def __init__(self, limit: float | None = None) -> None:
+        self._end = math.inf if limit is None else time.monotonic() + limit
+        self._longest: dict[str, float] = {}
+
+    @property
+    def left(self) -> float | None:
+        """Return the seconds left, or None if there is no end."""
+        return None if self._end == math.inf else max(0.0, self._end - time.monotonic())
+
+    def may_start(self, what: str) -> bool:
+        """Tell whether work of that kind would probably be done in time."""
+        return time.monotonic() + self._longest.get(what, 0.0) < self._end
+
+    @contextlib.contextmanager
+    def timing(self, what: str) -> Iterator[None]:
+        """Remember how long the block lasts."""
+        begin = time.monotonic()
+        yield
+        self._longest[what] = max(self._longest.get(what, 0.0), time.monotonic() - begin)
 
 
 def _ignore(n: int = 1, *, note: str | None = None) -> None:

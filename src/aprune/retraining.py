@@ -17,6 +17,7 @@ from aprune.tasks import Task
 from aprune.trained import Trained, name_of
 from aprune.training import (
     Curve,
+    EngineName,
     Recipe,
     choose_device,
     describe_settings,
@@ -82,6 +83,7 @@ def transfer(
     mismatch: Literal["random", "dense"] = "random",
     start_from: Trained | None = None,
     device: str | torch.device = "auto",
+    engine: EngineName = "auto",
     progress: bool | None = None,
 ) -> Result:
     """Retrain `architecture` on `task` from fresh weights and evaluate it.
@@ -101,6 +103,8 @@ def transfer(
             `search(..., weights=True)` keeps them. The last layer is drawn fresh where the classes
             are others, and so is any tensor whose shape does not fit.
         device: `auto`, `cpu` or `cuda`.
+        engine: How training steps are run: `eager`, `captured`, `fused` or `compiled`, each faster
+            than the one before; `auto` takes the fastest that pays (see docs/performance.md).
         progress: Whether to show a bar; None shows it on a terminal.
 
     Example:
@@ -127,7 +131,14 @@ def transfer(
     ready = prepare(retraining, model)
     placed = task.to(where)
     curve = fit_masked(
-        model, ready.masks, placed, ready.recipe, seed=seed, title="retraining", progress=progress
+        model,
+        ready.masks,
+        placed,
+        ready.recipe,
+        seed=seed,
+        engine=engine,
+        title="retraining",
+        progress=progress,
     )
     return judge(retraining, ready, model, placed, curve)
 

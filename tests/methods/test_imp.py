@@ -14,7 +14,9 @@ from aprune.errors import SettingError, TrainingError
 from aprune.finding import search
 from aprune.methods.protocol import Masks
 from aprune.tasks import Task
-from aprune.training import Curve, Hook, fit_masked
+from aprune.training import Curve, Hook
+from aprune.training.engine import Level
+from aprune.training.masked import Lane
 
 TASK = load_task("digits", classes=[0, 1, 2], images=60, seed=0)
 QUICK = Recipe(steps=15, lr=0.05, batch=20)
@@ -36,15 +38,14 @@ def test_a_small_case_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
     )
 
-    def pretend(model: nn.Module, *_: Any, hooks: Sequence[Hook], **__: Any) -> Curve:
-        for hook in hooks:
-            hook.before(0)
-        with torch.no_grad():
-            for layer, values in zip(model[1:], next(trained), strict=True):
-                layer.weight.view(-1).copy_(torch.tensor(values))
-        return Curve((1.0,))
+    class Pretend(Lane):
+        def fit(self, *_: Any, **__: Any) -> Curve:
+            with torch.no_grad():
+                for layer, values in zip(self.model[1:], next(trained), strict=True):
+                    layer.weight.view(-1).copy_(torch.tensor(values))
+            return Curve((1.0,))
 
-    monkeypatch.setattr(aprune.methods.imp, "fit_masked", pretend)
+    monkeypatch.setattr(aprune.methods.imp, "Lane", Pretend)
     # four pixels, one unit, four classes
     pixels = torch.arange(16, dtype=torch.uint8).view(4, 1, 2, 2)
     task = Task(
@@ -86,23 +87,27 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[dict[str, Any]]
     def watch(step: int) -> list[dict[str, Any]]:
         rounds: list[dict[str, Any]] = []
 
-        def watched(
-            model: nn.Module, masks: Masks, *args: Any, hooks: Sequence[Hook], **rest: Any
-        ) -> Curve:
-            watch = Watch(model, step - 1)
-            curve = fit_masked(model, masks, *args, hooks=[*hooks, watch], **rest)
-            rounds.append(
-                {
-                    "start": watch.start,
-                    "later": watch.later,
-                    "end": copy_of(model),
-                    "kept": sum(int(mask.sum()) for mask in masks.values()),
-                    "steps": len(curve.loss),
-                }
-            )
-            return curve
+        class Watched(Lane):
+            def __init__(
+                self, model: nn.Module, *, hooks: Sequence[Hook] = (), engine: Level
+            ) -> None:
+                self.watch = Watch(model, step - 1)
+                super().__init__(model, hooks=[*hooks, self.watch], engine=engine)
 
-        monkeypatch.setattr(aprune.methods.imp, "fit_masked", watched)
+            def fit(self, masks: Masks, *args: Any, **rest: Any) -> Curve:
+                curve = super().fit(masks, *args, **rest)
+                rounds.append(
+                    {
+                        "start": self.watch.start,
+                        "later": self.watch.later,
+                        "end": copy_of(self.model),
+                        "kept": sum(int(mask.sum()) for mask in masks.values()),
+                        "steps": len(curve.loss),
+                    }
+                )
+                return curve
+
+        monkeypatch.setattr(aprune.methods.imp, "Lane", Watched)
         return rounds
 
     return watch

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from aprune.files import cache_folder
 from aprune.tasks import Task, load_task
-from aprune.tasks.cache import cache_folder
 
 Made = tuple[Path, dict[str, np.ndarray]]
 

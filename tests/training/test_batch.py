@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from aprune.tasks import Augment, Task
-from aprune.training.batch import Draw, Images, Normalise, draw_batches
+from aprune.training.batch import Draw, Images, Normalise, draw_batches, draw_blocks
 
 STILL = Augment()
 
@@ -163,10 +163,11 @@ def test_normalising_gives_mean_zero_and_deviation_one() -> None:
     assert half(torch.full((1, 1, 1, 1), 51, dtype=torch.uint8)).item() == pytest.approx(0.5)
 
 
-def test_a_draw_is_copied_in_place(numbered: Callable[..., Task]) -> None:
-    first, second = draw_batches(numbered(8, Augment(flip=True, shift=1)), 4, 2, seed=0)
-    mine = Draw(*(tensor.clone() for tensor in first.tensors()))
-    places = [tensor.data_ptr() for tensor in mine.tensors()]
-    mine.copy_from(second)
-    assert [tensor.data_ptr() for tensor in mine.tensors()] == places
-    assert all(map(torch.equal, mine.tensors(), second.tensors()))
+def test_blocks_hold_the_same_batches(numbered: Callable[..., Task]) -> None:
+    task = numbered(8, Augment(flip=True, shift=1))
+    singly = list(draw_batches(task, 4, 300, seed=0, mixup=0.5))
+    blocks = list(draw_blocks(task, 4, 300, seed=0, mixup=0.5))
+    assert [len(block.share) for block in blocks] == [256, 44]
+    for number, draw in enumerate(singly):
+        block = blocks[number // 256]
+        assert all(map(torch.equal, draw.tensors(), block[number % 256].tensors()))

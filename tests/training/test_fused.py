@@ -67,8 +67,8 @@ def test_training_gives_the_same_network(recipe: Recipe, masked: bool) -> None:
     ours, theirs = network(task), network(task)
     masks = masks_of(ours) if masked else {}
     curves = [
-        fit_masked(model, masks, task, recipe, seed=3, fuse=fuse, progress=False)
-        for model, fuse in ((ours, True), (theirs, False))
+        fit_masked(model, masks, task, recipe, seed=3, engine=engine, progress=False)
+        for model, engine in ((ours, "fused"), (theirs, "eager"))
     ]
     torch.testing.assert_close(curves[0].loss, curves[1].loss, atol=1e-5, rtol=1e-5)
     assert_alike(ours, theirs)
@@ -78,7 +78,7 @@ def test_training_gives_the_same_network(recipe: Recipe, masked: bool) -> None:
 
 
 def test_a_lane_takes_one_network_after_another() -> None:
-    task, lane = digits(), Lane(network(digits()), fuse=True)
+    task, lane = digits(), Lane(network(digits()), engine="fused")
     for seed in range(2):
         theirs = network(task)
         initialise(lane.model, scheme="he", seed=seed)
@@ -93,7 +93,7 @@ def test_a_lane_takes_one_network_after_another() -> None:
         assert_alike(lane.model, theirs)
 
 
-def search(model: nn.Module, task: Task, method: AP, recipe: Recipe, *, fuse: bool) -> Outcome:
+def search(model: nn.Module, task: Task, method: AP, recipe: Recipe, *, engine: str) -> Outcome:
     return method.search(
         model,
         list(find_connections(model)),
@@ -103,7 +103,7 @@ def search(model: nn.Module, task: Task, method: AP, recipe: Recipe, *, fuse: bo
         seed=0,
         weights=True,
         progress=False,
-        fuse=fuse,
+        engine=engine,
     )
 
 
@@ -125,8 +125,8 @@ def test_search_with_a_fixed_penalty_is_the_same_too() -> None:
 def assert_same_search(method: AP, recipe: Recipe) -> None:
     task = digits()
     ours, theirs = network(task, "logistic"), network(task, "logistic")
-    fused = search(ours, task, method, recipe, fuse=True)
-    plain = search(theirs, task, method, recipe, fuse=False)
+    fused = search(ours, task, method, recipe, engine="fused")
+    plain = search(theirs, task, method, recipe, engine="eager")
     torch.testing.assert_close(fused.curves[0].loss, plain.curves[0].loss, atol=1e-5, rtol=1e-5)
     assert fused.masks.keys() == plain.masks.keys() == {0.3, 0.8}
     for sparsity, masks in plain.masks.items():
@@ -145,8 +145,8 @@ def test_equal_inputs_of_a_vgg_are_summed(monkeypatch: pytest.MonkeyPatch) -> No
     recipe = RECIPE.but(steps=8, batch=6)
     seen: list[tuple[int, ...]] = []
     ours.classifier[0].register_forward_hook(lambda layer, args, out: seen.append(args[0].shape))
-    fused = search(ours, task, AP(), recipe, fuse=True)
-    plain = search(theirs, task, AP(), recipe, fuse=False)
+    fused = search(ours, task, AP(), recipe, engine="fused")
+    plain = search(theirs, task, AP(), recipe, engine="eager")
     assert seen[0] == (6, 4)  # 4 inputs in place of 4 · 49
     for sparsity, masks in plain.masks.items():
         for name, mask in masks.items():
@@ -178,17 +178,20 @@ TYPES = {
     "table": "*i64", "gradients": "*i64", "chunks": "*i64", "squares": "*fp32", "active": "*i32",
     "numbers": "*fp32", "t_l": "fp32", "t_s": "fp32", "momentum": "fp32", "weight_decay": "fp32",
 }
-search = {"W": True, "MASK": False, "SHADOW": True, "NARROW": True, "MOVES": True}
-even = {"EVEN": True, "MERGED": False, "COPIES": 1, "BLOCK": 2048, "WIDTH": 1, "PIECES": 8}
-merged = {"EVEN": True, "MERGED": True, "COPIES": 49, "BLOCK": 32, "WIDTH": 64, "PIECES": 8}
-sgd = {"NESTEROV": False, "ADAM": False}
+search = {"W": True, "MASK": False, "NARROW": True, "MOVES": True}
+shape = {"EVEN": True, "BLOCK": 1024, "PIECES": 8}
+even = shape | {"MERGED": False, "COPIES": 1}
+merged = shape | {"MERGED": True, "COPIES": 49, "UNITS": 20, "RUNS": 32}
+sgd = {"NESTEROV": False, "ADAM": False, "SHADOW": True}
 for kernel, shape in [
-    (kernels.measure, even), (kernels.update, sgd | even), (kernels.update, sgd | merged),
+    (kernels.measure, even),
+    (kernels.update, sgd | even | {"UNITS": 1024, "RUNS": 1024}),
+    (kernels.update, sgd | merged),
 ]:
     constants = search | shape
     signature = {name: TYPES.get(name, "constexpr") for name in kernel.arg_names}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={})
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
     wide = len(re.findall(r"(?:ld|st)[.]global[.]v[24]", made.asm["ptx"]))
     print(kernel.__name__, shape["MERGED"], len(made.asm["cubin"]) > 0, wide)
 """
@@ -213,4 +216,5 @@ def test_kernels_compile_for_a_gpu_and_move_four_numbers_at_a_time(tmp_path: Pat
         ["update", "True", "True"],
     ]
     assert int(lines[0][3]) >= 5  # θ, w and the gradient
+    assert int(lines[2][3]) >= 12  # the same, but for gradient and shadow: they have few numbers
     assert int(lines[1][3]) >= 14  # these and the momentum, and all of them written

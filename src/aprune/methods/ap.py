@@ -30,7 +30,7 @@ from aprune.maths.select import keep_count
 from aprune.methods.attached import Search, sparsities_of
 from aprune.methods.protocol import Outcome
 from aprune.tasks import Task
-from aprune.training import Recipe, fit
+from aprune.training import EngineName, Recipe, choose_engine, fit
 from aprune.training.fused import FusedUpdate
 from aprune.training.update import Update
 
@@ -135,13 +135,10 @@ class AP:
         recipe: Recipe,
         seed: int,
         weights: bool = False,
+        engine: EngineName = "auto",
         progress: bool | None = None,
-        fuse: bool = False,
     ) -> Outcome:
-        """Learn the mask and the weights together; one search passes through all sparsities.
-
-        With `fuse` the weights and w are moved in one pass (see `training.fused`).
-        """
+        """Learn the mask and the weights together; one search passes through all sparsities."""
         if self.theta_start == "he":
             initialise(model, scheme="he", seed=seed)
         elif self.theta_start != "parent":
@@ -151,12 +148,14 @@ class AP:
         method = replace(self, sparsity=tuple(sparsities), steps=recipe.steps)
         parameters = dict(model.named_parameters())
         chosen = {name: parameters[name] for name in connections}
+        level = choose_engine(engine, task.train_labels.device, recipe.steps)
         with contextlib.ExitStack() as stack:
             update: Update | None = None
-            if fuse:
+            if level in ("fused", "compiled"):
                 w = _draw_w(method, chosen, seed)
                 search = Search(model, method, chosen, w, weights=weights, attached=False)
                 fused = FusedUpdate(model, recipe, mover=search, shape=task.shape)
+                search.count_active = fused.active
                 update = stack.enter_context(fused.in_place())
             else:
                 search = _attach(model, method, chosen, seed=seed, weights=weights)
@@ -168,6 +167,7 @@ class AP:
                     seed=seed,
                     hooks=[search],
                     update=update,
+                    engine=level,
                     title="ap search",
                     progress=progress,
                 )

@@ -51,6 +51,7 @@ class Search(Hook):
         self._theta = dict(theta)
         gamma = None if method.gamma == "auto" else method.gamma
         self._descent = Descent(list(self.w.values()), relative=method.relative, gamma=gamma)
+        self.count_active = self._descent.active
         start = method.dense_start
         usual = min(0.3 if has_norm(model) else 0.5, method.ramp_end / 2)
         self._start = usual if start is None else start
@@ -68,7 +69,7 @@ class Search(Hook):
     @property
     def sparsity(self) -> float:
         """Return the fraction of connections that are off now."""
-        return 1.0 - self._descent.active() / self._descent.total
+        return 1.0 - self.count_active() / self._descent.total
 
     def step(self) -> None:
         """Do one step of the mask; call it after the optimiser's in a loop of your own."""

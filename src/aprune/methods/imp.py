@@ -17,7 +17,8 @@ from aprune.initialise import initialise
 from aprune.maths.select import keep_count, keep_largest
 from aprune.methods.protocol import Masks, Outcome, masked_state
 from aprune.tasks import Task
-from aprune.training import Curve, Hook, Recipe, fit_masked
+from aprune.training import Curve, EngineName, Hook, Recipe, choose_engine
+from aprune.training.masked import Lane
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class IMP:
         recipe: Recipe,
         seed: int,
         weights: bool = False,
+        engine: EngineName = "auto",
         progress: bool | None = None,
     ) -> Outcome:
         """Train and prune, round after round; each sparsity is taken in the first round to reach it."""
@@ -76,20 +78,14 @@ class IMP:
         curves: list[Curve] = []
         passed = -1.0
         start = _copy(model)
+        level = choose_engine(engine, task.train_labels.device, self.rounds * recipe.steps)
+        lane = Lane(model, engine=level)
         for number, target in enumerate(self._targets(sparsities[-1]), start=1):
             early = [_Remember(model, self.rewind)] if number == 1 and self.rewind else []
-            curves.append(
-                fit_masked(
-                    model,
-                    masks,
-                    task,
-                    recipe,
-                    seed=seed,
-                    hooks=early,
-                    title=f"imp, round {number} of {self.rounds}",
-                    progress=progress,
-                )
-            )
+            now = Lane(model, hooks=early, engine=level) if early else lane
+            title = f"imp, round {number} of {self.rounds}"
+            curve = now.fit(masks, task, recipe, seed=seed, title=title, progress=progress)
+            curves.append(curve)
             start = early[0].state if early else start
             for sparsity in [s for s in sparsities if passed < s <= target]:
                 found[sparsity] = _remove_smallest(tensors, masks, keep_count(total, sparsity))

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor, nn
 
 from aprune.tasks import Task
-from aprune.training import Curve, Recipe
+from aprune.training import Curve, EngineName, Recipe
 
 Masks = dict[str, Tensor]
 
@@ -58,6 +58,7 @@ class Method(Protocol):
         recipe: Recipe,
         seed: int,
         weights: bool = False,
+        engine: EngineName = "auto",
         progress: bool | None = None,
     ) -> Outcome:
         """Choose connections of `model` for each sparsity.
@@ -70,6 +71,7 @@ class Method(Protocol):
             recipe: How weights are trained on the way.
             seed: Of everything random.
             weights: Whether to return the weights too.
+            engine: How steps are run (see `training.engine`).
             progress: Whether to show a bar; None shows it on a terminal.
         """
         ...

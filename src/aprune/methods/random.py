@@ -12,7 +12,7 @@ from aprune.errors import SettingError
 from aprune.maths.select import choose_random, keep_count, spread_evenly
 from aprune.methods.protocol import Masks, Outcome
 from aprune.tasks import Task
-from aprune.training import Recipe
+from aprune.training import EngineName, Recipe
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Random:
         recipe: Recipe,  # noqa: ARG002
         seed: int,
         weights: bool = False,
+        engine: EngineName = "auto",  # noqa: ARG002
         progress: bool | None = None,  # noqa: ARG002
     ) -> Outcome:
         """Draw the masks; nothing is trained."""

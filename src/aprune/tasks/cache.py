@@ -3,34 +3,18 @@
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from aprune.errors import FileError, TaskError
-from aprune.files import writing
+from aprune.files import cache_folder, writing
 from aprune.tasks.dataset import DataSet
 from aprune.tasks.task import Augment
 
 _FORMAT = "1"  # raise it when decoding or splitting changes, so that older files are remade
 _PARTS = ("train_images", "train_labels", "test_images", "test_labels")
-
-
-def cache_folder() -> Path | None:
-    """Return the folder for decoded data: `$APRUNE_CACHE`, or `~/.cache/aprune`.
-
-    Returns:
-        The folder, which need not exist yet, or `None` where the user has no home.
-
-    Example:
-        >>> cache_folder() is None or isinstance(cache_folder(), Path)
-        True
-    """
-    with contextlib.suppress(RuntimeError):
-        return Path(os.environ.get("APRUNE_CACHE") or "~/.cache/aprune").expanduser()
-    return None
 
 
 def remember(

@@ -1,6 +1,7 @@
 """Training, evaluation and where they run."""
 
 from aprune.training.device import choose_device
+from aprune.training.engine import EngineName, choose_engine
 from aprune.training.evaluate import evaluate, predict
 from aprune.training.fit import Curve, Hook, KeepMasked, fit
 from aprune.training.masked import fit_masked
@@ -8,10 +9,12 @@ from aprune.training.recipe import Recipe, describe_settings
 
 __all__ = [
     "Curve",
+    "EngineName",
     "Hook",
     "KeepMasked",
     "Recipe",
     "choose_device",
+    "choose_engine",
     "describe_settings",
     "evaluate",
     "fit",

@@ -14,12 +14,16 @@ from torch import Tensor
 from aprune.maths.seed import derive_seed
 from aprune.tasks import Task
 
+BLOCK = 256
+"""Steps whose batches are drawn at once: the device gets them with one copy."""
+
 
 @dataclass
 class Draw:
     """What one batch is made of: image numbers, and a shift and mirror flag for each.
 
-    `share` is how much of a second image each gets, one number for the whole batch.
+    `share` is how much of a second image each gets, one number for the whole batch. The tensors of
+    several batches have a dimension more, the first.
     """
 
     index: Tensor
@@ -28,10 +32,9 @@ class Draw:
     mirror: Tensor
     share: Tensor
 
-    def copy_from(self, other: "Draw") -> None:
-        """Take over the values of `other` without moving in memory."""
-        for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
-            mine.copy_(theirs, non_blocking=True)
+    def __getitem__(self, step: int) -> "Draw":
+        """Return one of several batches."""
+        return Draw(*(tensor[step] for tensor in self.tensors()))
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the five tensors."""
@@ -42,6 +45,15 @@ def draw_batches(
     task: Task, batch: int, steps: int, *, seed: int, augment: bool = True, mixup: float = 0.0
 ) -> Iterator[Draw]:
     """Draw `steps` batches: random orders of all images, one after another, cut into batches."""
+    for block in draw_blocks(task, batch, steps, seed=seed, augment=augment, mixup=mixup):
+        for step in range(len(block.share)):
+            yield block[step]
+
+
+def draw_blocks(
+    task: Task, batch: int, steps: int, *, seed: int, augment: bool = True, mixup: float = 0.0
+) -> Iterator[Draw]:
+    """Draw the same batches, `BLOCK` of them at a time."""
     images = len(task.train_labels)
     batch = min(batch, images)
     device = task.train_labels.device
@@ -51,9 +63,8 @@ def draw_batches(
     shift = task.augment.shift if augment else 0
     mirror = task.augment.flip if augment else False
     left = torch.empty(0, dtype=torch.int64)
-    block = 256  # steps drawn at once: one small copy to the device instead of four a step
-    for first in range(0, steps, block):
-        now = min(block, steps - first)
+    for first in range(0, steps, BLOCK):
+        now = min(BLOCK, steps - first)
         pieces = [left]
         while sum(len(piece) for piece in pieces) < now * batch:
             pieces.append(torch.randperm(images, generator=generator))
@@ -62,9 +73,7 @@ def draw_batches(
         rows, columns = torch.randint(0, 2 * shift + 1, (2, now, batch), generator=generator)
         mirrored = torch.rand((now, batch), generator=generator) < (0.5 if mirror else 0.0)
         shares = mixup * torch.rand(now, generator=mixing)
-        drawn = [t.to(device) for t in (index, rows, columns, mirrored, shares)]
-        for step in range(now):
-            yield Draw(*(t[step] for t in drawn))
+        yield Draw(*(t.to(device) for t in (index, rows, columns, mirrored, shares)))
 
 
 class Images:

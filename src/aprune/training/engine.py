@@ -1,20 +1,69 @@
-"""Runs one step again and again: eagerly, or on a GPU as one captured graph.
+"""How a training step is run: four ways, each with one thing more than the one before.
 
-A captured step costs one launch instead of hundreds. The result is the same: the first steps of every
-phase run eagerly, then the very same step is recorded once and replayed.
+    eager      as PyTorch does it
+    captured   recorded once as a CUDA graph and replayed: one launch in place of hundreds
+    fused      and the weights are moved in one pass of Triton (see `fused`)
+    compiled   and the network is compiled by `torch.compile`
+
+All do the same steps with the same random numbers; what differs is rounding. Compiled code is kept on
+disk, and networks of one shape share it.
 """
 
+import os
 from collections.abc import Callable, Hashable
+from typing import Literal, get_args
 
 import torch
+from torch import nn
+
+from aprune.errors import SettingError
+from aprune.files import cache_folder
+from aprune.training.fused import can_fuse
+
+Level = Literal["eager", "captured", "fused", "compiled"]
+EngineName = Literal["auto", "eager", "captured", "fused", "compiled"]
 
 _EAGER_STEPS = (
     3  # lets lazily made state (momenta, workspaces) come into being before the recording
 )
+_WORTH_COMPILING = 20_000  # steps that save what compiling costs, about ten seconds
+
+
+def choose_engine(asked: EngineName, device: torch.device, steps: int) -> Level:
+    """Return the engine of that name; `auto` is the fastest for so many steps on that device.
+
+    Example:
+        >>> choose_engine("auto", torch.device("cpu"), steps=100)
+        'eager'
+    """
+    if asked not in get_args(EngineName):
+        raise SettingError(
+            f"unknown engine {asked!r}: expected one of {', '.join(get_args(EngineName))}"
+        )
+    if asked == "auto":
+        if device.type != "cuda":
+            return "eager"
+        if not can_fuse(device):
+            return "captured"
+        return "compiled" if steps >= _WORTH_COMPILING else "fused"
+    possible = asked == "eager" or device.type == "cuda" or (asked == "fused" and can_fuse(device))
+    if not possible:
+        raise SettingError(f"the engine {asked!r} needs a GPU, not {device}: use auto or eager")
+    return asked
+
+
+def compile_network(model: nn.Module) -> nn.Module:
+    """Compile `model` for the shapes that it will see, with random numbers as in eager PyTorch."""
+    if (cache := cache_folder()) is not None:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "compiled"))
+    return torch.compile(model, dynamic=False, options={"fallback_random": True})  # type: ignore[return-value]
 
 
 class Engine:
     """Repeats `step`, which reads and writes tensors that stay where they are.
+
+    On a GPU the first steps of every phase run eagerly, then the very same step is recorded once and
+    replayed, unless nothing is to be captured.
 
     Example:
         >>> counter = torch.zeros(())
@@ -25,9 +74,11 @@ class Engine:
         3.0
     """
 
-    def __init__(self, step: Callable[[], object], device: torch.device) -> None:
+    def __init__(
+        self, step: Callable[[], object], device: torch.device, *, captures: bool = True
+    ) -> None:
         self._step = step
-        self._device, self._captures = device, device.type == "cuda"
+        self._device, self._captures = device, captures and device.type == "cuda"
         self._phase: Hashable = None
         self._done = 0
         self._graph: torch.cuda.CUDAGraph | None = None

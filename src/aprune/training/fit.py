@@ -4,6 +4,7 @@ What differs between them comes as hooks, which the loop calls at fixed places a
 nothing about.
 """
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from aprune.errors import TrainingError
-from aprune.initialise import own_random_numbers
+from aprune.initialise import RandomNumbers
 from aprune.maths.schedules import find_schedule
 from aprune.progress import bar
 from aprune.tasks import Task
-from aprune.training.batch import Draw, Images, draw_batches
+from aprune.training.batch import BLOCK, Draw, Images, draw_blocks
 from aprune.training.device import mixed_precision
-from aprune.training.engine import Engine
+from aprune.training.engine import Engine, Level, compile_network
 from aprune.training.recipe import Recipe
 from aprune.training.update import PlainUpdate, Update
 
@@ -109,6 +110,7 @@ def fit(
     seed: int,
     hooks: Sequence[Hook] = (),
     update: Update | None = None,
+    engine: Level = "captured",
     title: str = "training",
     progress: bool | None = None,
 ) -> Curve:
@@ -121,13 +123,14 @@ def fit(
         seed: Of the order of images, their shifts and mirrors, and of dropout.
         hooks: Called around every step.
         update: What moves the weights; None leaves that to PyTorch's optimisers.
+        engine: How a step is run (see `training.engine`); on a CPU always eagerly.
         title: Of the progress bar.
         progress: Whether to show one; None shows it on a terminal.
 
     Raises:
         TrainingError: The loss is not finite; the message names the step.
     """
-    training = Training(model, task, recipe, hooks=hooks, update=update)
+    training = Training(model, task, recipe, hooks=hooks, update=update, engine=engine)
     training.start(task, recipe, seed=seed)
     return training.run(title, progress)
 
@@ -139,6 +142,10 @@ class Training:
     images or masks of the same shapes put in place, and what was captured serves them too.
 
     The arguments are those of `fit`; a later start may have another learning rate and schedule.
+
+    Attributes:
+        step: The number of the coming step.
+        numbers: Random numbers for dropout and the like; steps are to be done with them `resumed`.
     """
 
     def __init__(
@@ -149,28 +156,29 @@ class Training:
         *,
         hooks: Sequence[Hook] = (),
         update: Update | None = None,
+        engine: Level = "captured",
     ) -> None:
         self._hooks = hooks
-        self._loop = _Loop(model, task, recipe, hooks, update or PlainUpdate(model, recipe))
-        self._engine = Engine(self._loop.step, self._loop.device)
-        self._losses = torch.zeros(recipe.steps, device=self._loop.device)
+        self._model = model
+        network = compile_network(model) if engine == "compiled" else model
+        self._loop = _Loop(network, task, recipe, hooks, update or PlainUpdate(model, recipe))
+        self._engine = Engine(self._loop.step, self._loop.device, captures=engine != "eager")
+        self.numbers = RandomNumbers(self._loop.device, seed=0)
 
     def start(self, task: Task, recipe: Recipe, *, seed: int) -> None:
         """Begin with step 0."""
-        self.step, self._seed = 0, seed
+        self.step = 0
         self._recipe, self._schedule = recipe, find_schedule(recipe.schedule)
-        self._loop.images.load(task)
-        self._loop.update.start()
-        self._loop.model.train()
-        self._draws = draw_batches(
+        self.numbers.seed(seed)
+        self._loop.start(task)
+        self._model.train()
+        self._draws = draw_blocks(
             task, recipe.batch, recipe.steps, seed=seed, augment=recipe.augment, mixup=recipe.mixup
         )
 
     def run(self, title: str, progress: bool | None = None) -> Curve:
         """Do all steps under a progress bar."""
-        steps, device = self._recipe.steps, self._loop.device
-        # dropout draws from the global generators
-        with own_random_numbers([device], self._seed), bar(title, steps, show=progress) as advance:
+        with self.numbers.resumed(), bar(title, self._recipe.steps, show=progress) as advance:
             while not self.done:
                 self.advance()
                 if self.step % _LOOK_EVERY == 0 or self.done:
@@ -186,31 +194,38 @@ class Training:
     def advance(self) -> None:
         """Do one step."""
         recipe, step = self._recipe, self.step
-        self._loop.load(next(self._draws), recipe.lr * self._schedule(step, recipe.steps))
+        if step % BLOCK == 0:
+            coming = range(step, min(step + BLOCK, recipe.steps))
+            lrs = [recipe.lr * self._schedule(number, recipe.steps) for number in coming]
+            self._loop.load(next(self._draws), lrs)
         for hook in self._hooks:
             hook.before(step)
         self._loop.enter(phase := tuple(hook.phase for hook in self._hooks))
         self._engine.run(phase)
-        self._losses[step] = self._loop.loss
         for hook in self._hooks:
             hook.after(step)
         self.step += 1
 
     def check(self) -> float:
         """Return the last loss; raise if it, or whatever a hook looks at, is not finite."""
-        _check(self._losses[: self.step], self._recipe)
+        losses: list[float] = self._loop.losses[: self.step].tolist()
+        _check(losses, self._recipe)
         for hook in self._hooks:
             hook.check(self.step - 1)
-        return self._losses[self.step - 1].item()
+        return losses[-1]
 
     def finish(self) -> Curve:
         """Forget the gradients and return the losses."""
         self._loop.update.forget()
-        return Curve(tuple(self._losses.tolist()))
+        return Curve(tuple(self._loop.losses.tolist()))
 
 
 class _Loop:
-    """One step on tensors that stay where they are, so that it can be captured."""
+    """One step on tensors that stay where they are, so that it can be captured.
+
+    What a step needs to know lies on the device for many steps ahead, and the step itself counts
+    where it is: the host has nothing to tell it.
+    """
 
     def __init__(
         self,
@@ -223,16 +238,25 @@ class _Loop:
         self.model, self.recipe, self.hooks, self.update = model, recipe, hooks, update
         self.device = task.train_labels.device
         self.images = Images(task, augment=recipe.augment)
-        self.loss = torch.zeros((), device=self.device)
-        self.draw: Draw | None = None
+        self.losses = torch.zeros(recipe.steps, device=self.device)
+        batch = min(recipe.batch, len(task.train_labels))
+        self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._draws = torch.zeros((BLOCK, 4, batch), dtype=torch.int64, device=self.device)
+        self._rates = torch.zeros((BLOCK, 2), device=self.device)
         self._phase: Hashable = None
 
-    def load(self, draw: Draw, lr: float) -> None:
-        self.update.lr.fill_(lr)
-        if self.draw is None:
-            self.draw = Draw(*(tensor.clone() for tensor in draw.tensors()))
-        else:
-            self.draw.copy_from(draw)
+    def start(self, task: Task) -> None:
+        """Go back to step 0, with the images of `task`."""
+        self._step.zero_()
+        self.images.load(task)
+        self.update.start()
+
+    def load(self, draws: Draw, lrs: Sequence[float]) -> None:
+        """Take the batches and learning rates of the coming steps."""
+        parts = (draws.index, draws.rows, draws.columns, draws.mirror.long())
+        self._draws[: len(lrs)] = torch.stack(parts, 1)
+        rates = torch.tensor(lrs, dtype=torch.float32, device=self.device)
+        self._rates[: len(lrs)] = torch.stack((draws.share, rates), 1)
 
     def enter(self, phase: Hashable) -> None:
         if phase != self._phase:
@@ -240,36 +264,42 @@ class _Loop:
             self.update.begin()
 
     def step(self) -> None:
-        assert self.draw is not None
         self.update.forget()
-        x, y = self.images.take(self.draw)
+        draw, lr = self._look_up()
+        self.update.lr.copy_(lr)
+        x, y = self.images.take(draw)
         with mixed_precision(self.device):
-            loss = self._mixed_loss(x, y) if self.recipe.mixup else self._loss(x, y)
+            loss = self._mixed_loss(x, y, draw) if self.recipe.mixup else self._loss(x, y)
         loss.backward()
         for hook in self.hooks:
             hook.on_gradient()
         self.update.move()
         for hook in self.hooks:
             hook.on_update()
-        self.loss.copy_(loss.detach())
+        self.losses.index_copy_(0, self._step, loss.detach().reshape(1).to(self.losses.dtype))
+        self._step += 1
+
+    def _look_up(self) -> tuple[Draw, Tensor]:
+        """Return this step's batch and learning rate."""
+        here = self._step % BLOCK
+        index, rows, columns, mirror = self._draws.index_select(0, here)[0].unbind()
+        share, lr = self._rates.index_select(0, here)[0].unbind()
+        return Draw(index, rows, columns, mirror.bool(), share), lr
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
         return nn.functional.cross_entropy(self.model(x), y)
 
-    def _mixed_loss(self, x: Tensor, y: Tensor) -> Tensor:
+    def _mixed_loss(self, x: Tensor, y: Tensor, draw: Draw) -> Tensor:
         """Lay over each image another of the batch, and ask for both labels in the same shares."""
-        assert self.draw is not None
-        share = self.draw.share
-        scores = self.model(x.lerp(x.flip(0), share))
+        scores = self.model(x.lerp(x.flip(0), draw.share))
         losses = [nn.functional.cross_entropy(scores, labels) for labels in (y, y.flip(0))]
-        return losses[0].lerp(losses[1], share)
+        return losses[0].lerp(losses[1], draw.share)
 
 
-def _check(losses: Tensor, recipe: Recipe) -> None:
-    bad = (~losses.isfinite()).nonzero()
-    if len(bad):
-        step = int(bad[0])
+def _check(losses: Sequence[float], recipe: Recipe) -> None:
+    bad = [step for step, loss in enumerate(losses) if not math.isfinite(loss)]
+    if bad:
         raise TrainingError(
-            f"the loss is {losses[step].item()} at step {step} of {recipe.steps}: "
+            f"the loss is {losses[bad[0]]} at step {bad[0]} of {recipe.steps}: "
             f"try a smaller learning rate than {recipe.lr:g}, or clip the gradient"
         )

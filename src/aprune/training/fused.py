@@ -28,12 +28,11 @@ from aprune.maths.relaxation import cold_mask, warm_slope
 from aprune.parents.vgg import VGG
 from aprune.training.recipe import Recipe
 
-_BLOCK = 2048  # connections of a piece
+_BLOCK = 1024  # connections of a piece
 _PIECES = 8  # of a chunk, in large networks; one in others, which want many chunks at once
 _LARGE = 2**24  # connections of a large network
-_WARPS = 8  # that share a piece: fewer would need more registers than let many chunks run at once
+_WARPS = 4  # that share a piece: fewer would need more registers than let many chunks run at once
 _ROWS = 512  # units of a layer that are shown at a time
-_UNITS = 32  # inputs of a piece where each has several copies
 _NARROW = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers that autocast runs in bfloat16
 
 
@@ -125,7 +124,6 @@ class _Entry:
         return {
             "W": self.w is not None,
             "MASK": self.mask is not None,
-            "SHADOW": self.leaf is not self.theta,
             "NARROW": self.leaf.dtype == torch.bfloat16,
             "MERGED": self.copies > 1,
             "COPIES": self.copies,
@@ -369,20 +367,20 @@ def _cut(entries: list[_Entry], device: torch.device) -> tuple[list[_Launch], li
     updated: _Chunks = {}
     pieces = _PIECES if sum(entry.theta.numel() for entry in entries) >= _LARGE else 1
     for number, entry in enumerate(entries):
-        width = 1 << (entry.copies - 1).bit_length()
         inputs = entry.theta.numel() // entry.copies
-        block = _BLOCK if entry.copies == 1 else _UNITS
-        for chunks, shape in (
-            (measured, {"BLOCK": _BLOCK, "WIDTH": 1}),
-            (updated, {"BLOCK": block, "WIDTH": width}),
+        units = _BLOCK // entry.copies // 4 * 4  # so that a piece begins where four numbers fit
+        shape = {"UNITS": units, "RUNS": 1 << (units - 1).bit_length()}
+        shadow = {"SHADOW": entry.leaf is not entry.theta}
+        for chunks, kind, step in (
+            (measured, entry.kind, _BLOCK),
+            (updated, entry.kind | shape | shadow, units),
         ):
             done = 0
             for whole, many in ((True, pieces), (False, 1)):
-                size = many * shape["BLOCK"]
-                end = inputs // size * size if whole else inputs
-                kind = entry.kind | shape | {"EVEN": whole, "PIECES": many}
-                found = [(number, start) for start in range(done, end, size)]
-                chunks.setdefault(frozenset(kind.items()), []).extend(found)
+                end = inputs // (many * step) * many * step if whole else inputs
+                found = [(number, start) for start in range(done, end, many * step)]
+                sort = kind | {"BLOCK": _BLOCK, "EVEN": whole, "PIECES": many}
+                chunks.setdefault(frozenset(sort.items()), []).extend(found)
                 done = end
     return _launches(measured, 2, torch.float32, device), _launches(updated, 1, torch.int32, device)
 

@@ -3,7 +3,8 @@
 A network has dozens of tensors, and an update of each is a launch of its own. Here one launch goes over
 all tensors of a kind: they are cut into chunks, and each chunk finds its tensor in a table of addresses.
 A chunk is worked through in pieces, so that finding it costs little beside the work. The arithmetic is
-that of `maths.relaxation`, `methods.descent` and PyTorch's SGD and AdamW; `fused` says what is done when.
+that of `maths.relaxation`, `methods.descent` and PyTorch's SGD and AdamW; `fused` says what is done
+when.
 
 A row of the table holds the addresses of θ, the optimiser's two moments, w, the mask, the shadow weight
 and two sums, with 0 for what is not there; then how many connections there are. What a kind of tensor
@@ -11,7 +12,8 @@ has is known when the kernel is compiled:
 
     W, MASK   parameters of a mask to be learnt, or a fixed mask
     SHADOW    a weight of the layer's own beside θ; NARROW if it and its gradient are bfloat16
-    MERGED    a layer that sees WIDTH or fewer copies of each input, whose shadow is their sum
+    MERGED    a layer that sees COPIES of each input, whose shadow is their sum; a piece of it is UNITS
+              inputs with all their copies
 """
 
 import triton
@@ -29,21 +31,37 @@ _FIELDS = tl.constexpr(8)
 
 
 @triton.jit
-def _sigmoid(x):
-    x = tl.minimum(tl.maximum(x, -80.0), 80.0)  # beyond, float32 has nothing more to tell
-    return 1.0 / (1.0 + tl.exp(-x))
+def _inverse(x):
+    root = tl.rsqrt(
+        x
+    )  # for numbers from 1 on as good as a division, in a third of the instructions
+    return root * root
 
 
 @triton.jit
 def _cold_mask(w, t_l):
-    v = _sigmoid(t_l * w)
+    v = _inverse(1.0 + tl.exp(tl.minimum(-t_l * w, 80.0)))  # float32 has no place for much more
     return tl.where(v > 1e-20, v, 0.0)
 
 
 @triton.jit
 def _warm_slope(w, t_s):
-    x = t_s * w
-    return t_s * _sigmoid(x) * _sigmoid(-x)
+    e = tl.exp(-tl.abs(t_s * w))  # the slope is even in w, and this cannot overflow
+    part = _inverse(1.0 + e)
+    return t_s * e * part * part
+
+
+@triton.jit
+def _add(a, b, c, x, y, z):
+    return a + x, b + y, c + z
+
+
+@triton.jit
+def _between(running, run, COPIES: tl.constexpr):
+    """Return the sums over runs of copies from running sums."""
+    until = tl.gather(running, (run + 1) * COPIES - 1, 0)
+    before = tl.gather(running, tl.maximum(run * COPIES - 1, 0), 0)
+    return until - tl.where(run > 0, before, 0.0)
 
 
 @triton.jit
@@ -60,9 +78,9 @@ def _gradient_at(gradients, tensor, NARROW: tl.constexpr):
 @triton.jit
 def measure(
     table, gradients, chunks, squares, t_l, t_s,
-    W: tl.constexpr, MASK: tl.constexpr, SHADOW: tl.constexpr, NARROW: tl.constexpr,
-    MOVES: tl.constexpr, EVEN: tl.constexpr, MERGED: tl.constexpr, COPIES: tl.constexpr,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr, PIECES: tl.constexpr,
+    W: tl.constexpr, MASK: tl.constexpr, NARROW: tl.constexpr, MOVES: tl.constexpr,
+    EVEN: tl.constexpr, MERGED: tl.constexpr, COPIES: tl.constexpr,
+    BLOCK: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of squares of the gradients of θ and of w over each chunk.
 
@@ -132,7 +150,7 @@ def update(
     W: tl.constexpr, MASK: tl.constexpr, SHADOW: tl.constexpr, NARROW: tl.constexpr,
     MOVES: tl.constexpr, NESTEROV: tl.constexpr, ADAM: tl.constexpr,
     EVEN: tl.constexpr, MERGED: tl.constexpr, COPIES: tl.constexpr,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr, PIECES: tl.constexpr,
+    BLOCK: tl.constexpr, UNITS: tl.constexpr, RUNS: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Move θ, and w if it moves; write the weights that the layers will use, and count what is on.
 
@@ -141,7 +159,7 @@ def update(
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
-    start = tl.multiple_of(tl.load(chunks + 2 * program + 1), 16)
+    start = tl.multiple_of(tl.load(chunks + 2 * program + 1), 4 if MERGED else 16)
     row = table + tensor * _FIELDS
     number = tl.load(row + _NUMEL) - start * COPIES
     gradient_at = _gradient_at(gradients, tensor, NARROW) + start
@@ -151,21 +169,17 @@ def update(
     clip = tl.load(numbers + 1)
     alpha = tl.load(numbers + 2)
     drift = tl.load(numbers + 3)
-    on = tl.zeros([BLOCK, WIDTH] if MERGED else [BLOCK], tl.int32)
+    place = tl.arange(0, BLOCK)
+    on = tl.zeros([BLOCK], tl.int32)
     for piece in range(PIECES):
-        unit = piece * BLOCK + tl.arange(0, BLOCK)
+        here = piece * UNITS * COPIES + place
+        # where all are real, a load without conditions moves four numbers at a time
+        real = tl.full([BLOCK], 1, tl.int1)
         if MERGED:
-            copy = tl.arange(0, WIDTH)[None, :]
-            here = unit[:, None] * COPIES + copy
-            real = (copy < COPIES) & (here < number)
-            there = unit * COPIES < number
-            slope = tl.load(gradient_at + unit, there, 0.0).to(tl.float32)
-            gradient = slope[:, None] + tl.zeros([BLOCK, WIDTH], tl.float32)
-        else:
-            here = unit
-            real = tl.full([BLOCK], 1, tl.int1) if EVEN else here < number
-            there = real
-            gradient = tl.load(gradient_at + here, real, 0.0).to(tl.float32)
+            real = place < UNITS * COPIES
+        if not EVEN:
+            real = real & (here < number)
+        gradient = tl.load(gradient_at + piece * UNITS + place // COPIES, real, 0.0).to(tl.float32)
         # all that is read comes first: a load waits for every store before it
         theta = tl.load(theta_at + here, real, 0.0)
         first = tl.load(first_at + here, real, 0.0)
@@ -176,10 +190,12 @@ def update(
         if W:
             w_at = _address(row, _W, tl.float32) + start * COPIES
             w = tl.load(w_at + here, real, -1.0)
-            push = push * _cold_mask(w, t_l)
+            v = _cold_mask(w, t_l)
+            push = push * v
             if MOVES:
                 w = w - drift * (1.0 + w) - alpha * gradient * theta * _warm_slope(w, t_s)
                 tl.store(w_at + here, w, real)
+                v = _cold_mask(w, t_l)
             on += (w > 0).to(tl.int32)
         if MASK:
             mask_at = _address(row, _MASK, tl.uint8) + start * COPIES
@@ -206,16 +222,26 @@ def update(
             shadow_at = _address(row, _SHADOW, kind) + start
             shown = theta
             if W:
-                shown = theta * _cold_mask(w, t_l)
+                shown = theta * v
             if MERGED:
-                shown = tl.sum(tl.where(real, shown, 0.0), 1)
-            tl.store(shadow_at + unit, shown.to(kind), there)
-        if MERGED:
-            sums_at = _address(row, _SUMS, tl.float32) + 2 * start
-            v = tl.where(real, _cold_mask(w, t_l), 0.0)
-            tl.store(sums_at + 2 * unit, tl.sum(v * v, 1), there)
-            if MOVES:
-                s = tl.where(real, theta * _warm_slope(w, t_s), 0.0)
-                tl.store(sums_at + 2 * unit + 1, tl.sum(s * s, 1), there)
+                slope = theta * _warm_slope(w, t_s)
+                shown, one, other = tl.associative_scan(
+                    (
+                        tl.where(real, shown, 0.0),
+                        tl.where(real, v * v, 0.0),
+                        tl.where(real, slope * slope, 0.0),
+                    ),
+                    0,
+                    _add,
+                )
+                run = tl.minimum(tl.arange(0, RUNS), UNITS - 1)
+                there = (run == tl.arange(0, RUNS)) & (piece * UNITS + run < number // COPIES)
+                sums_at = _address(row, _SUMS, tl.float32) + 2 * (start + piece * UNITS + run)
+                tl.store(sums_at, _between(one, run, COPIES), there)
+                tl.store(sums_at + 1, _between(other, run, COPIES), there)
+                shown = _between(shown, run, COPIES)
+                tl.store(shadow_at + piece * UNITS + run, shown.to(kind), there)
+            else:
+                tl.store(shadow_at + here, shown.to(kind), real)
     if W:
         tl.store(active + program, tl.sum(on))

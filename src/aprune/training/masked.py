@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from aprune.maths.schedules import find_schedule
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
+from aprune.training.engine import EngineName, Level, choose_engine
 from aprune.training.fit import Curve, Hook, KeepMasked, Training
 from aprune.training.fused import FusedUpdate
 from aprune.training.recipe import Recipe
@@ -30,21 +31,21 @@ def fit_masked(
     *,
     seed: int,
     hooks: Sequence[Hook] = (),
+    engine: EngineName = "auto",
     title: str = "training",
     progress: bool | None = None,
-    fuse: bool = False,
 ) -> Curve:
     """Train `model` in place with the weights outside `masks` at exactly zero.
 
     Does what `fit` does with a `KeepMasked`, within rounding. Hooks see the network as it is: with any
     of them nothing is merged or fused.
 
-    `masks` go by the name of a parameter; without any the network is dense. With `fuse` the weights are
-    moved in one pass (see `training.fused`). The other arguments are those of `fit`.
+    `masks` go by the name of a parameter; without any the network is dense. The other arguments are
+    those of `fit`.
     """
-    lane = Lane(model, hooks=hooks, fuse=fuse)
-    with lane.run(masks, task, recipe, seed=seed) as training:
-        return training.run(title, progress)
+    level = choose_engine(engine, task.train_labels.device, recipe.steps)
+    lane = Lane(model, hooks=hooks, engine=level)
+    return lane.fit(masks, task, recipe, seed=seed, title=title, progress=progress)
 
 
 class Lane:
@@ -56,16 +57,33 @@ class Lane:
     Args:
         model: The network; `run` trains it in place.
         hooks: Called around every step; they see the network as it is, so that nothing is merged.
-        fuse: Whether the weights are moved in one pass (see `training.fused`), unless there are hooks.
+        engine: How a step is run (see `training.engine`); with hooks the weights are not moved in one
+            pass.
     """
 
-    def __init__(self, model: nn.Module, *, hooks: Sequence[Hook] = (), fuse: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, *, hooks: Sequence[Hook] = (), engine: Level = "captured"
+    ) -> None:
         self.model = model
         self._hooks = hooks
-        self._fuse = fuse and not hooks
+        self._engine = engine
         self._merged: MergedLinear | None = None
         self._masked: KeepMasked | FusedUpdate | None = None
         self._training: Training | None = None
+
+    def fit(
+        self,
+        masks: Mapping[str, Tensor],
+        task: Task,
+        recipe: Recipe,
+        *,
+        seed: int,
+        title: str,
+        progress: bool | None,
+    ) -> Curve:
+        """Train the network as it is now, under `masks`."""
+        with self.run(masks, task, recipe, seed=seed) as training:
+            return training.run(title, progress)
 
     @contextlib.contextmanager
     def run(
@@ -92,11 +110,12 @@ class Lane:
         own = dataclasses.replace(  # the next task will be written over it
             task, train_images=task.train_images.clone(), train_labels=task.train_labels.clone()
         )
-        if self._fuse:
+        if self._engine in ("fused", "compiled") and not self._hooks:
             self._masked = FusedUpdate(self.model, recipe, masks=masks)
-            return Training(self.model, own, recipe, update=self._masked)
+            return Training(self.model, own, recipe, update=self._masked, engine=self._engine)
         self._masked = KeepMasked(self.model, masks)
-        return Training(self.model, own, recipe, hooks=[self._masked, *self._hooks])
+        hooks = [self._masked, *self._hooks]
+        return Training(self.model, own, recipe, hooks=hooks, engine=self._engine)
 
 
 def copies_of_inputs(model: nn.Module, task: Task, recipe: Recipe) -> int:
