@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from noise import CLASSES, noise
 from rivals import KEPT, mask_by_autograd, pop_edges_up, prune_at_random
-from timing import Row, Step, attempt, copy_bandwidth, matmul_peak, rounded, timed
+from timing import Row, attempt, copy_bandwidth, matmul_peak, rounded, timed
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -39,21 +39,20 @@ from aprune.files import writing
 from aprune.initialise import initialise
 from aprune.methods.ap import _draw_w
 from aprune.methods.attached import Search
-from aprune.training import Hook, KeepMasked, choose_device, evaluate
-from aprune.training.batch import draw_batches
+from aprune.training import Hook, choose_device
 from aprune.training.device import one_thread
-from aprune.training.engine import Engine
-from aprune.training.fit import _Loop
+from aprune.training.engine import Engine, Level, compile_network
+from aprune.training.fit import Training
 from aprune.training.fused import FusedUpdate
+from aprune.training.masked import Lane
 from aprune.training.network import network_for
-from aprune.training.update import PlainUpdate
 
-Retrain = Callable[[list[ap.Retraining]], None]
+Retrain = partial[None]
 
-SEARCH = ap.AP(sparsity=0.9, steps=1_000, dense_start=0.3)
-# A step of that search at which connections go, but few have gone: a network that has just lost most of
-# them computes with zeros, for which a card needs less power and so runs faster.
-EARLY = 310
+# Connections go from the first step on, but few have gone when the measurement ends: a network that has
+# just lost most of them computes with zeros, for which a card needs less power and so runs faster.
+SEARCH = ap.AP(sparsity=0.9, steps=100_000, dense_start=0.0)
+LANES = (1, 2, 4, 8, 16)  # networks that are retrained side by side
 LAYERS = 4  # square ones, of the networks that grow
 CPU_KINDS = ("dense, eager", "aprune search, plain path")
 
@@ -93,49 +92,53 @@ def measure_steps(ask: argparse.Namespace, device: torch.device) -> Iterable[Row
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to train: what is done to a network for it, and how its steps are run."""
+    """A way to train: what is done to a network for it, and how its steps are run.
+
+    `compiled` gives the network to `torch.compile` as anybody would; the engine of that name does so
+    by itself.
+    """
 
     prepare: Callable[[nn.Module], list[Hook] | None]
-    fused: bool = False
+    engine: Level = "eager"
     compiled: bool = False
-    captured: bool = False
 
 
 def time_kind(kind: Kind, parent: str, task: ap.Task, batch: int, repeats: int) -> Row:
-    device, recipe = task.train_labels.device, recipe_of(batch)
+    device = task.train_labels.device
+    model = network_for(parent, task, device, seed=0, weights=False)
+    initialise(model, scheme="he", seed=0)
+    hooks = kind.prepare(model) or []
     with contextlib.ExitStack() as stack:
-        model = network_for(parent, task, device, seed=0, weights=False)
-        initialise(model, scheme="he", seed=0)
-        hooks = kind.prepare(model) or []
-        if kind.fused:
-            fused = FusedUpdate(model, recipe, mover=hooks[0], shape=task.shape)
-            update = stack.enter_context(fused.in_place())
-        else:
-            update = PlainUpdate(model, recipe)
-        if kind.compiled:
-            stack.callback(torch.compiler.reset)
-            model = torch.compile(model, dynamic=False)
-        loop = _Loop(model, task, recipe, hooks, update)
-        run = Engine(loop.step, device).run if kind.captured else loop.step
-        return timed(step_of_training(loop, task, run), repeats, device)
+        stack.callback(torch.compiler.reset)
+        training = start_training(kind, model, hooks, task, batch, stack)
+        stack.enter_context(training.numbers.resumed())
+        return timed(training.advance, repeats, device)
+
+
+def start_training(
+    kind: Kind,
+    model: nn.Module,
+    hooks: list[Hook],
+    task: ap.Task,
+    batch: int,
+    stack: contextlib.ExitStack,
+) -> Training:
+    recipe, update = recipe_of(batch), None
+    if kind.engine in ("fused", "compiled"):
+        if not hooks:
+            lane = Lane(model, engine=kind.engine)
+            return stack.enter_context(lane.run({}, task, recipe, seed=0))
+        fused = FusedUpdate(model, recipe, mover=hooks[0], shape=task.shape)
+        update = stack.enter_context(fused.in_place())
+    if kind.compiled:
+        model = compile_network(model)
+    training = Training(model, task, recipe, hooks=hooks, update=update, engine=kind.engine)
+    training.start(task, recipe, seed=0)
+    return training
 
 
 def recipe_of(batch: int) -> ap.Recipe:
     return ap.Recipe(steps=SEARCH.steps, lr=0.01, batch=batch, schedule="constant")
-
-
-def step_of_training(loop: _Loop, task: ap.Task, run: Step) -> Step:
-    """Return all that a training does for one step: a new batch, the hooks' numbers, the step."""
-    draws = itertools.cycle(list(draw_batches(task, loop.recipe.batch, 32, seed=0)))
-
-    def step() -> None:
-        loop.load(next(draws), loop.recipe.lr)
-        for hook in loop.hooks:
-            hook.before(EARLY)
-        loop.enter(tuple(hook.phase for hook in loop.hooks))
-        run()
-
-    return step
 
 
 def leave_dense(model: nn.Module) -> None:
@@ -147,18 +150,17 @@ def start_search(model: nn.Module, *, parametrised: bool = False) -> list[Hook]:
     w = _draw_w(SEARCH, connections, seed=0)
     if parametrised:
         attach_masks(model, w, SEARCH.t_l, SEARCH.t_s)
-    search = Search(model, SEARCH, connections, w, attached=parametrised)
-    search._enter("descent")
-    return [search]
+    return [Search(model, SEARCH, connections, w, attached=parametrised)]
 
 
 KINDS = {
     "dense, eager": Kind(leave_dense),
     "dense, compiled": Kind(leave_dense, compiled=True),
-    "dense, captured": Kind(leave_dense, compiled=True, captured=True),
-    "aprune search": Kind(start_search, fused=True, captured=True),
-    "aprune search, compiled": Kind(start_search, fused=True, compiled=True, captured=True),
-    "aprune search, plain path": Kind(partial(start_search, parametrised=True), captured=True),
+    "dense, captured": Kind(leave_dense, "captured", compiled=True),
+    "dense, aprune's engine": Kind(leave_dense, "compiled"),
+    "aprune search": Kind(start_search, "fused"),
+    "aprune search, compiled": Kind(start_search, "compiled"),
+    "aprune search, plain path": Kind(partial(start_search, parametrised=True), "captured"),
     "autograd through the mask, eager": Kind(mask_by_autograd),
     "torch.nn.utils.prune, eager": Kind(prune_at_random),
     "edge-popup, eager": Kind(pop_edges_up),
@@ -166,11 +168,12 @@ KINDS = {
 
 
 def print_ratios(rows: Sequence[Row]) -> None:
-    dense, search, autograd = "dense, captured", "aprune search", "autograd through the mask, eager"
+    dense, autograd = "dense, captured", "autograd through the mask, eager"
+    search = "aprune search, compiled"
     pairs = {
-        "search ÷ dense captured": (search, dense, "ms"),
-        "search compiled ÷ dense captured": (f"{search}, compiled", dense, "ms"),
-        "memory: search ÷ dense captured": (search, dense, "peak_gib"),
+        "search ÷ dense": (search, dense, "ms"),
+        "search ÷ dense with aprune's engine": (search, "dense, aprune's engine", "ms"),
+        "memory: search ÷ dense": (search, dense, "peak_gib"),
         "autograd eager ÷ search": (autograd, search, "ms"),
     }
     cells = {(row["parent"], row["batch"], row["what"]): row for row in rows}
@@ -203,15 +206,15 @@ def measure_growth(ask: argparse.Namespace, device: torch.device) -> Iterable[Ro
 
 
 def time_growth(side: int, alone: bool, device: torch.device, repeats: int) -> Row:
-    task, recipe = noise((1, 1, side), 256, moving=False).to(device), recipe_of(64)
+    task = noise((1, 1, side), 256, moving=False).to(device)
     model = square_network(side, device)
     hooks = start_search(model)
-    with FusedUpdate(model, recipe, mover=hooks[0]).in_place() as update:
-        loop = _Loop(model, task, recipe, hooks, update)
+    with contextlib.ExitStack() as stack:
+        training = start_training(Kind(start_search, "fused"), model, hooks, task, 64, stack)
         if not alone:
-            run = Engine(loop.step, device).run
-            return timed(step_of_training(loop, task, run), repeats, device)
-        step_of_training(loop, task, loop.step)()  # leaves gradients in place
+            return timed(training.advance, repeats, device)
+        training.advance()  # leaves gradients in place
+        update = training._loop.update
         times = timed(Engine(update.move, device).run, repeats, device)
         return times | {"bytes_per_connection": bytes_moved(model[1].weight)}
 
@@ -237,9 +240,9 @@ def bytes_moved(shadow: Tensor) -> int:
 def measure_retraining(ask: argparse.Namespace, device: torch.device) -> Iterable[Row]:
     task = noise((3, 32, 32), 500).to(device)
     recipe = ap.Recipe(steps=ask.steps, lr=0.01, batch=64, schedule="constant")
-    for parent, what in itertools.product(ask.retrained, RETRAININGS):
+    for parent, what in itertools.product(ask.retrained, ask.ways):
         retrain = RETRAININGS[what]
-        runs = ask.runs * (retrain.keywords["lanes"] if isinstance(retrain, partial) else 1)
+        runs = ask.runs * retrain.keywords.get("lanes", 1)
         row: Row = {"parent": parent, "what": what, "steps": ask.steps, "runs": runs}
         attempt(row, time_retraining, retrain, parent, task, recipe, runs)
         yield row
@@ -259,22 +262,7 @@ def time_retraining(
     return {"s_per_run": rounded(seconds), "runs_per_minute": rounded(60 / seconds)}
 
 
-def retrain_eagerly(todo: list[ap.Retraining]) -> None:
-    for one in todo:
-        task, recipe, masks = one.task, one.recipe, one.architecture.masks()
-        model = network_for(
-            one.parent, task, task.train_labels.device, seed=one.seed, weights=False
-        )
-        initialise(model, masks, seed=one.seed)
-        hooks, update = [KeepMasked(model, masks)], PlainUpdate(model, recipe)
-        loop = _Loop(model, task, recipe, hooks, update)
-        for draw in draw_batches(task, recipe.batch, recipe.steps, seed=one.seed):
-            loop.load(draw, recipe.lr)
-            loop.step()
-        evaluate(model, task)
-
-
-def retrain_one_by_one(todo: list[ap.Retraining]) -> None:
+def one_by_one(todo: list[ap.Retraining], *, engine: Level) -> None:
     for one in todo:
         ap.transfer(
             one.architecture,
@@ -282,25 +270,24 @@ def retrain_one_by_one(todo: list[ap.Retraining]) -> None:
             one.task,
             seed=one.seed,
             recipe=one.recipe,
+            engine=engine,
             device=one.task.train_labels.device,
             progress=False,
         )
 
 
-def retrain_together(todo: list[ap.Retraining], *, lanes: int, fuse: bool) -> None:
+def in_bulk(todo: list[ap.Retraining], *, engine: Level, lanes: int) -> None:
     where = todo[0].task.train_labels.device
-    for _ in ap.transfer_many(todo, lanes=lanes, fuse=fuse, device=where, progress=False):
+    for _ in ap.transfer_many(todo, lanes=lanes, engine=engine, device=where, progress=False):
         pass
 
 
 RETRAININGS: dict[str, Retrain] = {
-    "one by one, eager PyTorch": retrain_eagerly,
-    "aprune.transfer": retrain_one_by_one,
+    "one by one, eager": partial(one_by_one, engine="eager"),
+    "one by one, captured": partial(one_by_one, engine="captured"),
     **{
-        f"transfer_many, {lanes} at a time{', fused' if fuse else ''}": partial(
-            retrain_together, lanes=lanes, fuse=fuse
-        )
-        for fuse, lanes in itertools.product((False, True), (1, 2, 4, 16))
+        f"in bulk, {lanes} at a time, {engine}": partial(in_bulk, engine=engine, lanes=lanes)
+        for engine, lanes in itertools.product(("fused", "compiled"), LANES)
     },
 }
 
@@ -400,7 +387,10 @@ def read_arguments() -> argparse.Namespace:
         "--connections", type=float, nargs="+", default=[1e6, 1e7, 1e8, 1e9], help="to grow by"
     )
     parser.add_argument("--retrained", nargs="+", default=["vgg19", "resnet20"], help="parents")
-    parser.add_argument("--steps", type=int, default=400, help="of a retraining")
+    parser.add_argument(
+        "--ways", nargs="+", default=list(RETRAININGS), choices=RETRAININGS, help="to retrain"
+    )
+    parser.add_argument("--steps", type=int, default=1_600, help="of a retraining")
     parser.add_argument("--runs", type=int, default=3, help="retrainings of each kind")
     parser.add_argument("--repeats", type=int, default=30, help="of every step that is timed")
     parser.add_argument("--device", default="auto")
