@@ -48,7 +48,7 @@ def test_compare_as_json_does_nothing_again(
     aprune: Callable[..., Any], compared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aprune.experiments.run.search", lambda *_, **__: pytest.fail("again"))
-    monkeypatch.setattr("aprune.experiments.run.transfer", lambda *_, **__: pytest.fail("again"))
+    monkeypatch.setattr("aprune.bulk.prepare", lambda *_, **__: pytest.fail("again"))
     document = json.loads(aprune(*SMALL, "--out", compared, "--json").out)
     assert document["complete"] is True
     assert document["out"] == str(compared)

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 import torch
 
-from aprune.architecture import Architecture
+from aprune import Result, Retraining, bulk, progress
 from aprune.errors import SearchError, SettingError, TrainingError
 from aprune.experiments import comparison as module
 from aprune.experiments import plan, run
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
+from aprune.experiments.store import Store, key_of
 from aprune.methods import AP, IMP
 from aprune.parents import build_parent
 from aprune.tasks import Task, load_task
@@ -62,8 +63,36 @@ def count(monkeypatch: pytest.MonkeyPatch, no_figure: None) -> Counter[str]:
         return wrapped
 
     monkeypatch.setattr(run, "search", counted("search", run.search))
-    monkeypatch.setattr(run, "transfer", counted("transfer", run.transfer))
+    monkeypatch.setattr(bulk, "prepare", counted("transfer", bulk.prepare))
     return counter
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch, no_figure: None) -> list[int]:
+    """Note how many retrainings are done together."""
+    sizes: list[int] = []
+    original = run.transfer_many
+
+    def noted(todo: Sequence[Retraining], **more: Any) -> Iterator[Any]:
+        sizes.append(len(todo))
+        return original(todo, **more)
+
+    monkeypatch.setattr(run, "transfer_many", noted)
+    return sizes
+
+
+def let_die(monkeypatch: pytest.MonkeyPatch, dies: Callable[[Retraining], bool]) -> None:
+    """Make some retrainings diverge."""
+    original = run.transfer_many
+
+    def dying(
+        todo: Sequence[Retraining], **more: Any
+    ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
+        for retraining, result in original(todo, **more):
+            error = TrainingError("the loss is inf at step 3 of 12")
+            yield retraining, error if dies(retraining) else result
+
+    monkeypatch.setattr(run, "transfer_many", dying)
 
 
 def do(comparison: Comparison, out: Path, **more: Any) -> pd.DataFrame:
@@ -122,13 +151,55 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 
     with monkeypatch.context() as patch:
         patch.setattr(run, "search", interrupted(run.search))
-        patch.setattr(run, "transfer", interrupted(run.transfer))
+        patch.setattr(bulk, "prepare", interrupted(bulk.prepare))
         with pytest.raises(KeyboardInterrupt):
             do(TINY, tmp_path)
     assert count.total() == until
     frame = do(TINY, tmp_path)
     assert count.total() == SIZE
     pd.testing.assert_frame_equal(frame, whole[0])
+
+
+def test_retrainings_of_a_stage_are_done_together(
+    whole: tuple[pd.DataFrame, Path], tmp_path: Path, stages: list[int]
+) -> None:
+    pd.testing.assert_frame_equal(do(TINY, tmp_path), whole[0])
+    assert stages == [7 * 2, 7, 7]  # the tuning of all arms, then seed after seed
+
+
+def test_killed_within_a_stage_does_the_rest_of_it(
+    whole: tuple[pd.DataFrame, Path],
+    tmp_path: Path,
+    stages: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = run.transfer_many
+
+    def killed(todo: Sequence[Retraining], **more: Any) -> Iterator[Any]:
+        yield from itertools.islice(original(todo, **more), 5)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "transfer_many", killed)
+        with pytest.raises(KeyboardInterrupt):
+            do(TINY, tmp_path)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "runs").iterdir()}
+    assert len(kept) == 3 + 5  # searches of the tuning seed, and what was done
+    stages.clear()
+    pd.testing.assert_frame_equal(do(TINY, tmp_path), whole[0])
+    assert stages == [7 * 2 - 5, 7, 7]
+    assert kept.items() <= {p.name: p.read_bytes() for p in (tmp_path / "runs").iterdir()}.items()
+
+
+def test_equal_retrainings_are_done_once(tmp_path: Path, count: Counter[str]) -> None:
+    made, cpu = plan.Plan(TINY, torch.device("cpu")), torch.device("cpu")
+    same = [made.final("dense", 0.0, 0, TRIAL) for _ in range(2)]
+    store = Store(tmp_path)
+    [(done, result)] = run.retrain_all(same, store, cpu)
+    assert done == same[0]
+    assert sorted(result) == ["accuracy", "device", "failed", "train_loss"]
+    assert list(run.retrain_all(same, store, cpu, time_limit=0.0)) == [(done, result)]
+    assert count == {"transfer": 1}
 
 
 def test_nothing_is_done_twice_and_files_stay_the_same(
@@ -206,17 +277,18 @@ def test_without_rates_they_lie_around_the_usual_one() -> None:
 def test_mixing_is_chosen_like_the_learning_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_figure: None
 ) -> None:
-    original, seen = run.transfer, []
+    seen = set()
 
-    def picky(found: Architecture | None, *args: Any, recipe: Recipe, **more: Any) -> Any:
-        seen.append((recipe.lr, recipe.mixup))
-        if recipe.mixup == (0.5 if found is None else 0.0):  # dense is better off without
-            raise TrainingError("the loss is inf at step 3 of 12")
-        return original(found, *args, recipe=recipe, **more)
+    def picky(retraining: Retraining) -> bool:
+        recipe = retraining.recipe
+        assert recipe is not None
+        seen.add((recipe.lr, recipe.mixup))
+        # dense is better off without
+        return recipe.mixup == (0.5 if retraining.architecture is None else 0.0)
 
-    monkeypatch.setattr(run, "transfer", picky)
+    let_die(monkeypatch, picky)
     frame = do(dataclasses.replace(PLAIN, lrs=(0.1, 0.3), mixups=(0.5, 0.0)), tmp_path)
-    assert set(seen) == set(itertools.product((0.1, 0.3), (0.5, 0.0)))
+    assert seen == set(itertools.product((0.1, 0.3), (0.5, 0.0)))
     chosen = frame.groupby("method")["mixup"].unique().map(list).to_dict()
     assert chosen == {"random": [0.5], "dense": [0.0]}
     assert not frame["diverged"].any()
@@ -255,14 +327,12 @@ def test_methods_share_tasks_and_each_is_loaded_once(
 def test_what_diverges_is_never_chosen_and_never_averaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = run.transfer
+    def dies(retraining: Retraining) -> bool:
+        assert retraining.recipe is not None
+        dense_again = retraining.architecture is None and retraining.seed == 1
+        return retraining.recipe.lr == 0.3 or dense_again
 
-    def dying(found: Architecture | None, *args: Any, recipe: Recipe, **more: Any) -> Any:
-        if recipe.lr == 0.3 or (found is None and more["seed"] == 1):
-            raise TrainingError("the loss is inf at step 3 of 12")
-        return original(found, *args, recipe=recipe, **more)
-
-    monkeypatch.setattr(run, "transfer", dying)
+    let_die(monkeypatch, dies)
     frame = do(dataclasses.replace(PLAIN, lrs=(0.3, 1e-7)), tmp_path)
     assert (frame["lr"] == 1e-7).all()
     dead = (frame["method"] == "dense") & (frame["seed"] == 1)
@@ -295,27 +365,60 @@ def test_no_time_gives_no_rows_and_says_so(tmp_path: Path, count: Counter[str]) 
     assert not (tmp_path / "comparison.png").exists()
 
 
+@pytest.mark.parametrize(
+    ("limit", "searches", "retrainings"),
+    [
+        (35.0, 1, 2),  # a search and two retrainings end at 30; a third would end at 40
+        (45.0, 1, 3),  # the next search would end at 50
+        (55.0, 2, 3),  # it ends at 50; a retraining after it would end at 60
+    ],
+)
 def test_time_limit_stops_before_a_run_that_would_pass_it(
-    tmp_path: Path, count: Counter[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    count: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: float,
+    searches: int,
+    retrainings: int,
 ) -> None:
     now = [0.0]
-    for name in ("SearchRun", "TransferRun"):
-        kind = getattr(run, name)
 
-        def slow(self: Any, *args: Any, do: Any = kind.do) -> Any:
+    def slow(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
             now[0] += 10.0
-            return do(self, *args)
+            return function(*args, **kwargs)
 
-        monkeypatch.setattr(kind, "do", slow)
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    # a search and two retrainings end at 30; a third would end at 40
-    frame = do(PLAIN, tmp_path, time_limit=35.0)
-    assert count == {"search": 1, "transfer": 2}
-    assert (len(frame), frame.attrs["complete"]) == (2, False)
+        return wrapped
+
+    monkeypatch.setattr(run, "search", slow(run.search))
+    monkeypatch.setattr(bulk, "prepare", slow(bulk.prepare))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    frame = do(PLAIN, tmp_path, time_limit=limit)
+    assert count == {"search": searches, "transfer": retrainings}
+    assert (len(frame), frame.attrs["complete"]) == (retrainings, False)
     assert "Not complete" in (tmp_path / "table.md").read_text()
     assert len(do(PLAIN, tmp_path)) == 6
     # what is done is shown without any time
     assert do(PLAIN, tmp_path, time_limit=0.0).attrs["complete"] is True
+
+
+def test_without_time_all_that_is_known_is_shown_in_order(
+    whole: tuple[pd.DataFrame, Path], tmp_path: Path, count: Counter[str]
+) -> None:
+    out = shutil.copytree(whole[1], tmp_path / "copy")
+    shutil.rmtree(out / "architectures")
+    made = plan.Plan(TINY, torch.device("cpu"))
+    lost = [made.final("ap", 0.9, 0, plan.Trial(lr=0.3, mixup=None)), made.search("imp", 1)]
+    for each in lost:
+        assert each is not None
+        (out / "runs" / f"{key_of(each.describe())}.json").unlink()
+    frame = do(TINY, out, time_limit=0.0)
+    full = whole[0]
+    gone = (full["method"] == "ap") & (full["sparsity"] == 0.9) & (full["seed"] == 0)
+    gone |= (full["method"] == "imp") & (full["seed"] == 1)
+    assert count.total() == 0
+    assert frame.attrs["complete"] is False
+    pd.testing.assert_frame_equal(frame, full[~gone].reset_index(drop=True))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ chosen for each method and sparsity on a held-out part of the new task's trainin
 are looked at once, at the end.
 """
 
-import math
-import time
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,10 @@ import torch
 
 from aprune.experiments import report, style
 from aprune.experiments.plan import DENSE, Comparison, Plan, TaskChoice, Trial
-from aprune.experiments.run import SearchRun, TransferRun
+from aprune.experiments.run import SearchRun, TransferRun, retrain_all
 from aprune.experiments.store import Store
 from aprune.files import check_writable, writing
-from aprune.progress import Advance, bar
+from aprune.progress import Advance, Clock, bar
 from aprune.training import choose_device
 
 if TYPE_CHECKING:
@@ -99,10 +99,6 @@ _COLUMNS = {
 }
 
 
-class _OutOfTimeError(Exception):
-    """The next run would not be done in time."""
-
-
 class _Work:
     """The runs of a comparison in the order of their worth, and the rows that they give."""
 
@@ -112,8 +108,7 @@ class _Work:
         self.comparison, self.store, self.device = comparison, store, device
         self.plan = Plan(comparison, device)
         self.rows: list[dict[str, Any]] = []
-        self._end = math.inf if limit is None else time.monotonic() + limit
-        self._slowest: dict[type, float] = {}
+        self._clock = Clock(limit)
         self._known: dict[SearchRun | TransferRun, dict[str, Any]] = {}
         self._advance: Advance | None = None
 
@@ -129,47 +124,50 @@ class _Work:
     def do_all(self, advance: Advance) -> bool:
         """Do everything, unless the time is up first: tuning, then seed after seed."""
         self._advance = advance
-        c = self.comparison
-        try:
-            chosen = self._choose_trials()
-            for seed in c.seeds:
-                self._do_searches(seed)
-                for (method, sparsity), trial in chosen.items():
-                    self.rows.append(self._do_final(method, sparsity, seed, trial))
-        except _OutOfTimeError:
+        chosen = self._choose_trials()
+        if chosen is None:
             return False
-        return True
+        for seed in self.comparison.seeds:
+            self._search(seed)
+            finals = {arm: self.plan.final(*arm, seed, trial) for arm, trial in chosen.items()}
+            self._retrain(finals.values())
+            for (method, _), run in finals.items():
+                if run in self._known and (run.search is None or run.search in self._known):
+                    self.rows.append(self._make_row(method, run))
+        return len(self._known) == self.size
 
-    def _do_searches(self, seed: int) -> None:
-        for method in self.comparison.methods:
-            if (run := self.plan.search(method, seed)) is not None:
-                self._do(run)
+    def _choose_trials(self) -> dict[tuple[str, float], Trial] | None:
+        """Return the best settings of each arm; among equals those that were given first.
 
-    def _choose_trials(self) -> dict[tuple[str, float], Trial]:
-        """Return the best settings of each arm; among equals those that were given first."""
+        None means that the time did not suffice.
+        """
         c = self.comparison
         trials = self.plan.trials()
         if len(trials) == 1:
             return dict.fromkeys(c.arms(), trials[0])
         for seed in c.tuning_seeds:
-            self._do_searches(seed)
-        chosen = {}
-        for method, sparsity in c.arms():
-            totals = []
-            for trial in trials:
-                runs = [self.plan.tuning(method, sparsity, seed, trial) for seed in c.tuning_seeds]
-                # what diverges is as bad as can be
-                totals.append(sum(self._do(run)["accuracy"] or 0.0 for run in runs))
-            chosen[method, sparsity] = trials[totals.index(max(totals))]
-        return chosen
+            self._search(seed)
+        runs = {
+            (arm, trial): [self.plan.tuning(*arm, seed, trial) for seed in c.tuning_seeds]
+            for arm in c.arms()
+            for trial in trials
+        }
+        self._retrain(chain.from_iterable(runs.values()))
+        if not all(run in self._known for run in chain.from_iterable(runs.values())):
+            return None
+        # what diverges is as bad as can be
+        totals = {
+            which: sum(self._known[run]["accuracy"] or 0.0 for run in repeated)
+            for which, repeated in runs.items()
+        }
+        return {arm: max(trials, key=lambda trial: totals[arm, trial]) for arm in c.arms()}
 
-    def _do_final(self, method: str, sparsity: float, seed: int, trial: Trial) -> dict[str, Any]:
-        run = self.plan.final(method, sparsity, seed, trial)
-        result = self._do(run)
-        search = self._do(run.search) if run.search is not None else {}
+    def _make_row(self, method: str, run: TransferRun) -> dict[str, Any]:
+        result = self._known[run]
+        search = self._known[run.search] if run.search is not None else {}
         connections, empty = self.plan.count_connections(run.task), 0
         if run.search is not None:
-            place = run.search.sparsities.index(sparsity)
+            place = run.search.sparsities.index(run.sparsity)
             connections, empty = search["connections"][place], search["empty_layers"][place]
         return {
             "figure": "",
@@ -177,10 +175,10 @@ class _Work:
             "protocol": "fair",
             "method": method,
             "reshuffled": False,
-            "sparsity": sparsity,
+            "sparsity": run.sparsity,
             "images": len(run.task.train_labels),
-            "seed": seed,
-            "lr": trial.lr,
+            "seed": run.seed,
+            "lr": run.recipe.lr,
             "mixup": run.recipe.mixup,
             "accuracy": result["accuracy"],
             "train_loss": result["train_loss"],
@@ -192,16 +190,40 @@ class _Work:
             "diverged": result["failed"] is not None,
         }
 
-    def _do(self, run: SearchRun | TransferRun) -> dict[str, Any]:
-        if run not in self._known:
+    def _search(self, seed: int) -> None:
+        """Do the searches of one seed, or look them up."""
+        for method in self.comparison.methods:
+            run = self.plan.search(method, seed)
+            if run is None or run in self._known:
+                continue
             result = run.look(self.store)
+            if result is None and self._clock.may_start("search"):
+                with self._clock.timing("search"):
+                    result = run.do(self.store, self.device)
             if result is None:
-                begin, slowest = time.monotonic(), self._slowest.get(type(run), 0.0)
-                if begin + slowest >= self._end:
-                    raise _OutOfTimeError
-                result = run.do(self.store, self.device)
-                self._slowest[type(run)] = max(slowest, time.monotonic() - begin)
-            self._known[run] = result
-            if self._advance is not None:
-                self._advance(1)
-        return self._known[run]
+                self._stop()
+            else:
+                self._note(run, result)
+
+    def _retrain(self, runs: Iterable[TransferRun]) -> None:
+        """Do retrainings together; those that there is no time for are only looked up."""
+        wanted = [run for run in runs if run not in self._known]
+        left = self._clock.left if self._clock.may_start("retraining") else 0.0
+        done = retrain_all(wanted, self.store, self.device, left)
+        while True:
+            with self._clock.timing("retraining"):  # those of the next seed last as long
+                pair = next(done, None)
+            if pair is None:
+                break
+            self._note(*pair)
+        if not all(run in self._known for run in wanted):
+            self._stop()
+
+    def _stop(self) -> None:
+        """Start nothing more: what comes later is worth less than what there was no time for."""
+        self._clock = Clock(limit=0.0)
+
+    def _note(self, run: SearchRun | TransferRun, result: dict[str, Any]) -> None:
+        self._known[run] = result
+        if self._advance is not None:
+            self._advance(1)

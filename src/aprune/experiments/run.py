@@ -1,18 +1,20 @@
 """The two kinds of work that experiments consist of, each done once and then looked up."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from aprune.architecture import Architecture
+from aprune.bulk import transfer_many
 from aprune.errors import SearchError, TrainingError
 from aprune.experiments.store import Store
 from aprune.finding import search
 from aprune.methods import Method
-from aprune.retraining import transfer
+from aprune.progress import Clock
+from aprune.retraining import Retraining
 from aprune.tasks import Task
 from aprune.training import Recipe, describe_settings
 
@@ -87,17 +89,18 @@ class SearchRun:
             )
         except SearchError as error:
             result["failed"] = str(error)
-            return _keep(store, self.describe(), result, device, begin)
-        for sparsity, architecture in zip(self.sparsities, found.architectures, strict=True):
-            store.put_architecture(self._describe_architecture(sparsity), architecture)
-        result |= {
-            "steps": found.steps,
-            "loss": found.curves[-1].final() if found.curves else None,
-            "accuracy": found.accuracy,
-            "connections": [architecture.kept for architecture in found.architectures],
-            "empty_layers": [len(a.empty_layers()) for a in found.architectures],
-        }
-        return _keep(store, self.describe(), result, device, begin)
+        else:
+            for sparsity, architecture in zip(self.sparsities, found.architectures, strict=True):
+                store.put_architecture(self._describe_architecture(sparsity), architecture)
+            result |= {
+                "steps": found.steps,
+                "loss": found.curves[-1].final() if found.curves else None,
+                "accuracy": found.accuracy,
+                "connections": [architecture.kept for architecture in found.architectures],
+                "empty_layers": [len(a.empty_layers()) for a in found.architectures],
+            }
+        result["seconds"] = round(time.perf_counter() - begin, 3)
+        return _keep(store, self, result, device)
 
     def architecture(
         self, sparsity: float, store: Store, device: torch.device
@@ -150,41 +153,56 @@ class TransferRun:
         """Return the result if the retraining was done."""
         return store.get(self.describe())
 
-    def do(self, store: Store, device: torch.device) -> dict[str, Any]:
-        """Retrain and keep the result.
 
-        A retraining that diverges has no accuracy: that is None, and `failed` holds the reason.
-        """
-        begin = time.perf_counter()
-        result: dict[str, Any] = {"failed": None, "accuracy": None, "train_loss": None}
-        found = self.search.architecture(self.sparsity, store, device) if self.search else None
-        if self.search is not None and found is None:
-            result["failed"] = "the search died"
-            return _keep(store, self.describe(), result, device, begin)
-        try:
-            trained = transfer(
-                found,
-                self.parent,
-                self.task,
-                seed=self.seed,
-                recipe=self.recipe,
-                device=device,
-                progress=False,
-            )
-        except TrainingError as error:
-            result["failed"] = str(error)
+def retrain_all(
+    runs: Iterable[TransferRun],
+    store: Store,
+    device: torch.device,
+    time_limit: float | None = None,
+) -> Iterator[tuple[TransferRun, dict[str, Any]]]:
+    """Do retrainings together, each once, and keep each result as soon as it is there.
+
+    A retraining that diverges has no accuracy: that is None, and `failed` holds the reason.
+
+    Args:
+        runs: What to do; what was done before is looked up.
+        store: Where results are kept, and architectures come from.
+        device: Where to train.
+        time_limit: As `transfer_many` takes it; with 0 everything is only looked up.
+
+    Yields:
+        Each run with its result. What the time did not suffice for is missing.
+    """
+    clock = Clock(time_limit)
+    todo: dict[Retraining, TransferRun] = {}
+    for run in dict.fromkeys(runs):
+        if (known := run.look(store)) is not None:
+            yield run, known
+        elif clock.may_start("search"):  # an architecture that was not kept is searched again
+            found = run.search.architecture(run.sparsity, store, device) if run.search else None
+            if run.search is not None and found is None:
+                yield run, _keep(store, run, _result(failed="the search died"), device)
+            else:
+                retraining = Retraining(found, run.parent, run.task, run.seed, run.recipe)
+                todo[retraining] = run
+    together = transfer_many(list(todo), device=device, progress=False, time_limit=clock.left)
+    for retraining, trained in together:
+        if isinstance(trained, TrainingError):
+            result = _result(failed=str(trained))
         else:
-            result |= {"accuracy": trained.accuracy, "train_loss": trained.curve.final()}
-        return _keep(store, self.describe(), result, device, begin)
+            result = _result(accuracy=trained.accuracy, train_loss=trained.curve.final())
+        yield todo[retraining], _keep(store, todo[retraining], result, device)
+
+
+def _result(
+    failed: str | None = None, accuracy: float | None = None, train_loss: float | None = None
+) -> dict[str, Any]:
+    return {"failed": failed, "accuracy": accuracy, "train_loss": train_loss}
 
 
 def _keep(
-    store: Store,
-    description: Mapping[str, Any],
-    result: Mapping[str, Any],
-    device: torch.device,
-    begin: float,
+    store: Store, run: SearchRun | TransferRun, result: Mapping[str, Any], device: torch.device
 ) -> dict[str, Any]:
-    whole = {**result, "device": device.type, "seconds": round(time.perf_counter() - begin, 3)}
-    store.put(description, whole)
+    whole = {**result, "device": device.type}
+    store.put(run.describe(), whole)
     return whole
