@@ -197,7 +197,7 @@ def _fit_masks(
     patterns = {key: _patterns(architecture.provenance.get(key)) for key in ("include", "exclude")}
     connections = find_connections(model, **patterns)
     fitted = architecture.adapt(shapes_of(connections), mismatch=mismatch, seed=seed)
-    return fitted, fitted.masks()
+    return fitted, fitted.masks(next(model.parameters()).device)
 
 
 def _patterns(value: Any) -> list[str] | None:

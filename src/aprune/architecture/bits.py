@@ -18,18 +18,31 @@ def pack(mask: Tensor) -> bytes:
     return np.packbits(flat, bitorder="little").tobytes()
 
 
-def unpack(packed: bytes, shape: tuple[int, ...]) -> Tensor:
-    r"""Give the mask back as a fresh boolean tensor on the CPU.
+def unpack(packed: bytes, shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+    r"""Give the mask back as a fresh boolean tensor; only its bits travel to another device.
 
     Example:
         >>> unpack(b"\r", (2, 2))
         tensor([[ True, False],
                 [ True,  True]])
     """
-    bits = np.unpackbits(
-        np.frombuffer(packed, dtype=np.uint8), count=math.prod(shape), bitorder="little"
-    )
+    number = math.prod(shape)
+    if device is not None and device.type != "cpu":
+        octets = torch.frombuffer(bytearray(packed), dtype=torch.uint8).to(device)
+        return spread(octets)[:number].view(shape)
+    bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=number, bitorder="little")
     return torch.from_numpy(bits.view(np.bool_)).view(shape)
+
+
+def spread(octets: Tensor) -> Tensor:
+    """Give a boolean for each bit, wherever the bytes are.
+
+    Example:
+        >>> spread(torch.tensor([13], dtype=torch.uint8)).long().tolist()
+        [1, 0, 1, 1, 0, 0, 0, 0]
+    """
+    places = torch.arange(8, dtype=torch.uint8, device=octets.device)
+    return ((octets.unsqueeze(1) >> places) & 1).view(torch.bool).view(-1)
 
 
 def packed_size(shape: tuple[int, ...]) -> int:

@@ -124,8 +124,8 @@ class Architecture:
         provenance = dump_provenance({**self.provenance, **more})
         return self._of(replace(self._content, provenance=provenance))
 
-    def mask(self, name: str) -> Tensor:
-        """Return a fresh boolean mask on the CPU.
+    def mask(self, name: str, device: str | torch.device = "cpu") -> Tensor:
+        """Return a fresh boolean mask.
 
         Raises:
             ArchitectureError: if there is none of this name.
@@ -134,11 +134,11 @@ class Architecture:
             raise ArchitectureError(
                 f"there is no mask of {quote(name)}: expected a name such as {quote(self.names[0])}"
             )
-        return bits.unpack(self._content.packed[name], self.shapes[name])
+        return bits.unpack(self._content.packed[name], self.shapes[name], torch.device(device))
 
-    def masks(self) -> dict[str, Tensor]:
-        """Return fresh boolean masks on the CPU, by name."""
-        return {name: self.mask(name) for name in self.shapes}
+    def masks(self, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+        """Return fresh boolean masks, by name."""
+        return {name: self.mask(name, device) for name in self.shapes}
 
     def layers(self) -> tuple[Layer, ...]:
         """Describe each mask: its density, its units without input, its inputs without output.

@@ -26,8 +26,8 @@ class Search(Hook):
     (the last architecture is reached; the weights train on under exactly that mask).
 
     The masks are `attached` to the network as parametrisations, and the search moves w along the
-    gradients that come through them; or whoever trains lays them over the weights and moves w as
-    `decide` says.
+    gradients that come through them; or whoever trains lays them over the weights and moves w by `size`
+    and `drift`.
     """
 
     def __init__(
@@ -83,8 +83,7 @@ class Search(Hook):
         """Set this step's size of w and its sparsity."""
         first = self._first_descent
         factor = self._schedule(max(0, step - first), self.steps - first)
-        self._descent.step_size.fill_(self.method.w_step * factor)
-        self._descent.keep.fill_(1.0 - self._scheduled(step))
+        self._descent.aim(self.method.w_step * factor, keep=1.0 - self._scheduled(step))
 
     def on_update(self) -> None:
         """Move w, after the weights have moved."""
@@ -108,10 +107,9 @@ class Search(Hook):
 
     def check(self, step: int) -> None:
         """Raise if w is not finite."""
-        bad = int(self._descent.first_bad)
-        finite = bad < 0 and all(bool(w.isfinite().all()) for w in self.w.values())
-        if not finite:
-            at = bad + self._first_descent if bad >= 0 else step
+        bad = self._descent.first_bad
+        if bad is not None or not all(bool(w.isfinite().all()) for w in self.w.values()):
+            at = step if bad is None else bad + self._first_descent
             raise SearchError(
                 f"w or its gradient is not finite at step {at} of {self.steps}: try a smaller "
                 "learning rate, a smaller w_step, a clipped gradient or a longer dense start"
@@ -153,9 +151,13 @@ class Search(Hook):
         """Return where a step looks at w before it decides; None if it does not."""
         return self._descent.places if self._descent.chooses_gamma else None
 
-    def decide(self, square: Tensor, sample: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-        """Return this step's size and drift of w, for whoever moves it."""
-        return self._descent.decide(square / self._descent.total, sample)
+    def size(self, square: Tensor) -> Tensor:
+        """Return this step's size of w from the sum of squares of its gradient."""
+        return self._descent.size(square / self._descent.total)
+
+    def drift(self, alpha: Tensor, ratios: Tensor | None) -> Tensor:
+        """Return this step's drift of w from the ratios at `places`."""
+        return self._descent.drift(alpha, ratios)
 
     @property
     def _follows_schedule(self) -> bool:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_SAMPLE = 2**20  # ratios looked at to choose γ; all of them in networks with no more connections
+_SAMPLE = 2**18  # ratios looked at to choose γ; all of them in networks with no more connections
 _MEMORY = 0.99  # of the running mean square
+_NEVER = 2**62  # a step that does not come
 
 
 class Descent:
@@ -22,10 +23,8 @@ class Descent:
     All numbers stay on the device, so that a step waits for nothing and can be captured.
 
     Attributes:
-        step_size: α, or α times the root mean square of the gradient if `relative`.
-        keep: The density to come down to, if γ is chosen by the step.
-        gamma: γ; set by the step if it is chosen there.
-        first_bad: The first step whose gradient was not finite; −1 if none was.
+        total: The number of connections.
+        chooses_gamma: Whether each step chooses γ.
         places: Where in each tensor the ratios are looked at, as indices; None means everywhere.
     """
 
@@ -38,47 +37,92 @@ class Descent:
         seed: int = 0,
     ) -> None:
         self.w = list(w)
-        self.relative, self.chooses_gamma = relative, gamma is None
-        device = self.w[0].device
         self.total = sum(tensor.numel() for tensor in self.w)
-        self.step_size = torch.zeros((), device=device)
-        self.keep = torch.ones((), device=device, dtype=torch.float64)
-        self.gamma = torch.tensor(gamma or 0.0, device=device)
-        self.steps = torch.zeros((), device=device, dtype=torch.int64)
-        self.first_bad = torch.full((), -1, device=device, dtype=torch.int64)
         self.places = [_sample(tensor, self.total, seed + i) for i, tensor in enumerate(self.w)]
-        self._mean_square = torch.zeros((), device=device)
-        self._weight = torch.zeros((), device=device)
-        self._minus_one = torch.full((), -1.0, device=device)
+        self.chooses_gamma = gamma is None
+        self._relative, self._gamma = relative, gamma or 0.0
+        self._looked = sum(
+            w.numel() if places is None else len(places[0])
+            for w, places in zip(self.w, self.places, strict=True)
+        )
+        device = self.w[0].device
+        self._step_size, self._goes, self._mean_square, self._weight = (
+            torch.zeros((), device=device) for _ in range(4)
+        )
+        self._one = torch.ones((), device=device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        self._steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._never = torch.full((), _NEVER, device=device)
+        self._first_bad = self._never.clone()
+
+    def aim(self, step_size: float, keep: float) -> None:
+        """Tell the coming step its size and, if it chooses γ, the density to come down to.
+
+        The size is α, or α times the root mean square of the gradient if it is relative.
+        """
+        self._step_size.fill_(step_size)
+        if self.chooses_gamma:
+            rank = round(keep * self._looked)
+            self._place.fill_(min(rank, self._looked - 1))
+            self._goes.fill_(float(rank < self._looked))
 
     @torch.no_grad()
     def update(self) -> None:
         """Take one step along the gradients in `w.grad` and forget them."""
         gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.w]
         square = torch.stack(torch._foreach_norm(gradients)).square().sum() / self.total
-        sample = (self._look(self.w), self._look(gradients)) if self.chooses_gamma else None
-        alpha, drift = self.decide(square, sample)
+        alpha = self.size(square)
+        ratios = None
+        if self.chooses_gamma:
+            here, slope = self._look(self.w), self._look(gradients)
+            ratios = torch.where(here > -1, (here - alpha * slope) / (1 + here), -torch.inf)
+        drift = self.drift(alpha, ratios)
         for w, gradient in zip(self.w, gradients, strict=True):
-            w.lerp_(self._minus_one, drift)
+            w.lerp_(-self._one, drift)
             w.addcmul_(gradient, -alpha)
             w.grad = None
 
-    def decide(self, square: Tensor, sample: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-        """Return α and δ of this step.
+    def size(self, square: Tensor) -> Tensor:
+        """Return α of this step from the mean square of the gradients.
+
+        If it is relative it is divided by their root mean square, guarded against zero. The larger of
+        the running and the present one counts: when the loss jumps, so does the gradient, and a running
+        mean alone would let w leap just when it should hold still.
+        """
+        bad = torch.where(square < torch.inf, self._never, self._steps)
+        torch.minimum(self._first_bad, bad, out=self._first_bad)
+        self._steps += 1
+        if not self._relative:
+            return self._step_size
+        self._mean_square.lerp_(square, 1 - _MEMORY)
+        self._weight.lerp_(self._one, 1 - _MEMORY)
+        root = torch.maximum(self._mean_square / self._weight, square).sqrt()
+        return torch.where(root > 0, self._step_size / root, 0.0)
+
+    def drift(self, alpha: Tensor, ratios: Tensor | None) -> Tensor:
+        """Return δ of this step: the smallest that leaves as many connections on as there shall be.
 
         Args:
-            square: Mean square of the gradients.
-            sample: w and its gradient at `places`, if γ is chosen by the step.
+            alpha: Of this step.
+            ratios: (w − α·g)/(1 + w) at `places`, −∞ where w is not above −1; if γ is chosen.
         """
-        self._note_if_bad(square)
-        alpha = self._relative(square) if self.relative else self.step_size
-        if sample is not None:
-            drift = self._least_drift(*sample, alpha)
-            self.gamma.copy_(torch.where(alpha > 0, drift / (2 * alpha), 0.0))
+        if ratios is None:
+            return 2 * alpha * self._gamma
+        if (
+            ratios.is_cuda
+        ):  # where reading the place would wait for the device, and sorting is quick
+            drift = ratios.sort(descending=True).values.index_select(0, self._place)[0]
         else:
-            drift = 2 * alpha * self.gamma
-        self.steps += 1
-        return alpha, drift
+            place = len(ratios) - 1 - int(self._place)
+            # several times as fast as kthvalue, which took a third of a step
+            drift = torch.from_numpy(np.partition(ratios.numpy(), place))[place]
+        return drift.clamp(0.0, 1.0) * self._goes
+
+    @property
+    def first_bad(self) -> int | None:
+        """Return the first step whose gradient was not finite, if there was one."""
+        step = int(self._first_bad)
+        return step if step < _NEVER else None
 
     def active(self) -> int:
         """Count the connections that are on now."""
@@ -87,35 +131,6 @@ class Descent:
     def _look(self, tensors: Sequence[Tensor]) -> Tensor:
         pairs = zip(tensors, self.places, strict=True)
         return torch.cat([t.reshape(-1) if places is None else t[places] for t, places in pairs])
-
-    def _relative(self, square: Tensor) -> Tensor:
-        """Divide the step size by the root mean square of the gradient, guarded against zero.
-
-        The larger of the running and the present one counts: when the loss jumps, so does the
-        gradient, and a running mean alone would let w leap just when it should hold still.
-        """
-        self._mean_square.lerp_(square, 1 - _MEMORY)
-        self._weight.lerp_(torch.ones_like(self._weight), 1 - _MEMORY)
-        root = torch.maximum(self._mean_square / self._weight, square).sqrt()
-        return torch.where(root > 0, self.step_size / root, 0.0)
-
-    def _least_drift(self, here: Tensor, slope: Tensor, alpha: Tensor) -> Tensor:
-        """Return the smallest δ ≥ 0 that leaves a fraction `keep` of the connections on."""
-        ratio = (here - alpha * slope) / (1 + here)
-        every = torch.where(here > -1, ratio, -torch.inf)
-        rank = (self.keep * len(every)).round().long()
-        if every.is_cuda:  # where reading the rank would wait for the device, and sorting is quick
-            ordered = every.sort(descending=True).values
-            drift = ordered[rank.clamp(max=len(every) - 1).reshape(1)][0]
-        else:
-            place = max(0, len(every) - int(rank) - 1)
-            # several times as fast as kthvalue, which took a third of a step
-            drift = torch.from_numpy(np.partition(every.numpy(), place))[place]
-        return torch.where(rank >= len(every), 0.0, drift).clamp(0.0, 1.0)
-
-    def _note_if_bad(self, square: Tensor) -> None:
-        bad = ~square.isfinite() & (self.first_bad < 0)
-        self.first_bad.copy_(torch.where(bad, self.steps, self.first_bad))
 
 
 def _sample(w: Tensor, total: int, seed: int) -> tuple[Tensor, ...] | None:

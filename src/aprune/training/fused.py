@@ -32,6 +32,7 @@ _BLOCK = 1024  # connections of a piece
 _PIECES = 8  # of a chunk, in large networks; one in others, which want many chunks at once
 _LARGE = 2**24  # connections of a large network
 _WARPS = 4  # that share a piece: fewer would need more registers than let many chunks run at once
+_REGISTERS = 80  # of a thread in the update: with more, too few chunks run at once
 _ROWS = 512  # units of a layer that are shown at a time
 _NARROW = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers that autocast runs in bfloat16
 
@@ -56,8 +57,11 @@ class Mover(Protocol):
     def places(self) -> list[tuple[Tensor, ...] | None] | None:
         """Where a step looks at w before it decides, for each tensor; None if it does not."""
 
-    def decide(self, square: Tensor, sample: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-        """Return step size and drift from the sum of squares of w's gradient and from a sample."""
+    def size(self, square: Tensor) -> Tensor:
+        """Return the step size of w from the sum of squares of its gradient."""
+
+    def drift(self, alpha: Tensor, ratios: Tensor | None) -> Tensor:
+        """Return the drift of w from the step size and the ratios of `descent` at `places`."""
 
 
 def can_fuse(device: torch.device) -> bool:
@@ -206,6 +210,7 @@ class FusedUpdate:
         self._device = device
         self.lr = torch.zeros((), device=device)
         self._steps = torch.zeros((), device=device)
+        self._zero, self._one = torch.zeros((), device=device), torch.ones((), device=device)
         self._numbers = torch.ones(6, device=device)
         self._table = torch.tensor([entry.row() for entry in entries], device=device)
         self._gradients = torch.zeros(len(entries), dtype=torch.int64, device=device)
@@ -274,7 +279,7 @@ class FusedUpdate:
                 self._table, self._gradients, launch.chunks, self._numbers, launch.out,
                 t_l, t_s, recipe.momentum, recipe.weight_decay,
                 MOVES=moves, NESTEROV=recipe.nesterov, ADAM=recipe.optimiser == "adam",
-                num_warps=_WARPS, **launch.constants,
+                num_warps=_WARPS, maxnreg=_REGISTERS, **launch.constants,
             )  # fmt: skip
 
     def active(self) -> int:
@@ -302,28 +307,28 @@ class FusedUpdate:
         self._gradients.copy_(self._addresses, non_blocking=True)
 
     def _decide(self, squares: Tensor, mover: Mover | None) -> None:
-        numbers = self._numbers
-        numbers[0] = self.lr
+        clip, alpha, drift = self._one, self._zero, self._zero
         if self._recipe.clip is not None:
-            numbers[1] = (self._recipe.clip / (squares[0].sqrt() + 1e-6)).clamp(max=1.0)
+            clip = (self._recipe.clip / (squares[0].sqrt() + 1e-6)).clamp(max=1.0)
         if mover is not None:
-            numbers[2], numbers[3] = mover.decide(squares[1], self._look())
+            alpha = mover.size(squares[1])
+            drift = mover.drift(alpha, self._look(alpha))
+        torch.stack((self.lr, clip, alpha, drift), out=self._numbers[:4])
         if self._recipe.optimiser == "adam":
             self._steps += 1
-            numbers[4] = 1 - 0.9**self._steps
-            numbers[5] = (1 - 0.999**self._steps).sqrt()
+            self._numbers[4] = 1 - 0.9**self._steps
+            self._numbers[5] = (1 - 0.999**self._steps).sqrt()
 
-    def _look(self) -> tuple[Tensor, Tensor] | None:
+    def _look(self, alpha: Tensor) -> Tensor | None:
         if self._sample is None:
             return None
         assert self._mover is not None
-        number = len(self._sample)
-        here, slope = torch.empty((2, number), device=self._device)
-        self._kernels.look_up[(-(-number // 1024),)](
-            self._table, self._gradients, self._sample, here, slope, number, self._mover.t_s,
+        ratios = torch.empty(len(self._sample), device=self._device)
+        self._kernels.look_up[(-(-len(ratios) // 1024),)](
+            self._table, self._gradients, self._sample, ratios, alpha, len(ratios), self._mover.t_s,
             BLOCK=1024,
         )  # fmt: skip
-        return here, slope
+        return ratios
 
 
 def _trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:

@@ -121,10 +121,11 @@ def measure(
 
 
 @triton.jit
-def look_up(table, gradients, places, w_out, slope_out, total, t_s, BLOCK: tl.constexpr):
-    """Fetch w and its gradient at a sample of places, given as tensor, offset and gradient's offset.
+def look_up(table, gradients, places, ratios, alpha, total, t_s, BLOCK: tl.constexpr):
+    """Write how far each of a sample of connections is from going (see `methods.descent`).
 
-    Tensors with a bfloat16 gradient are given as −1 − their number.
+    Places are given as tensor, offset and gradient's offset; tensors with a bfloat16 gradient as −1 −
+    their number.
     """
     number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real = number < total
@@ -140,8 +141,8 @@ def look_up(table, gradients, places, w_out, slope_out, total, t_s, BLOCK: tl.co
     narrow = tl.load(gradient.to(tl.pointer_type(tl.bfloat16)) + there, real & half, 0.0)
     wide = tl.load(gradient.to(tl.pointer_type(tl.float32)) + there, real & (half == 0), 0.0)
     slope = (narrow.to(tl.float32) + wide) * theta * _warm_slope(w, t_s)
-    tl.store(w_out + number, w, real)
-    tl.store(slope_out + number, slope, real)
+    ratio = (w - tl.load(alpha) * slope) / tl.where(w > -1.0, 1.0 + w, 1.0)
+    tl.store(ratios + number, tl.where(w > -1.0, ratio, float("-inf")), real)
 
 
 @triton.jit
