@@ -7,7 +7,8 @@ fails, for want of memory say, becomes a row with the reason, and the others go 
 
     python benchmarks/speed.py --parents vgg19 resnet50 --batches 128 512
 
-prints tables and writes all numbers to `benchmarks/results/h200.json`.
+prints tables and writes all numbers to `benchmarks/results/h200.json`. What is there already is not
+measured again: a run that was interrupted goes on where it was.
 """
 
 import argparse
@@ -48,6 +49,8 @@ from aprune.training.masked import Lane
 from aprune.training.network import network_for
 
 Retrain = partial[None]
+Cell = tuple[Row, Callable[[Row], None]]
+"""What a row is about, and how the rest of it is measured."""
 
 # Connections go from the first step on, but few have gone when the measurement ends: a network that has
 # just lost most of them computes with zeros, for which a card needs less power and so runs faster.
@@ -60,34 +63,42 @@ CPU_KINDS = ("dense, eager", "aprune search, plain path")
 def main() -> None:
     ask = read_arguments()
     device = choose_device(ask.device)
-    report: dict[str, Any] = {
-        "machine": describe_machine(device),
-        "command": shlex.join(["python", *sys.argv]),
-    }
+    report: dict[str, Any] = {"machine": describe_machine(device), "commands": []}
+    if ask.out.exists():
+        report |= json.loads(ask.out.read_text())
+    report["commands"].append(shlex.join(["python", *sys.argv]))
     for name in ask.what:
-        report[name] = []
         print(f"\n## {name}\n\n{table_head(COLUMNS[name])}", flush=True)
-        for row in MEASURES[name](ask, device):
-            print(table_line(row, COLUMNS[name]), flush=True)
-            report[name].append(row)
-            write_report(ask.out, report)
+        rows = report.setdefault(name, [])
+        for row, measure in MEASURES[name](ask, device):
+            known = [old for old in rows if row.items() <= old.items()]
+            if not known or "failed" in known[0]:
+                measure(row)
+                rows[:] = [old for old in rows if old not in known] + [row]
+                write_report(ask.out, report)
+            print(table_line(known[0] if known else row, COLUMNS[name]), flush=True)
         if name == "steps":
-            print_ratios(report[name])
+            print_ratios(rows)
 
 
 # One step of each kind, on a parent
 
 
-def measure_steps(ask: argparse.Namespace, device: torch.device) -> Iterable[Row]:
-    task, peak = noise((3, 32, 32), 2_000).to(device), matmul_peak(device)
-    for parent, batch, what in itertools.product(ask.parents, ask.batches, ask.kinds):
-        row: Row = {"parent": parent, "batch": batch, "what": what}
-        attempt(row, time_kind, KINDS[what], parent, task, batch, ask.repeats)
-        if "ms" in row:
-            row["images_per_s"] = rounded(1e3 * batch / row["ms"])
-            flops = 3 * forward_flops(parent, task, batch)
-            row["peak_fraction"] = rounded(flops / row["ms"] / 1e9 / peak) if peak else None
-        yield row
+def measure_steps(ask: argparse.Namespace, device: torch.device) -> Iterable[Cell]:
+    task = noise((3, 32, 32), 2_000).to(device)
+    for parent, batch in itertools.product(ask.parents, ask.batches):
+        torch.compiler.reset()  # it compiles for few shapes, then gives up
+        for what in ask.kinds:
+            yield {"parent": parent, "batch": batch, "what": what}, partial(measure_step, ask, task)
+
+
+def measure_step(ask: argparse.Namespace, task: ap.Task, row: Row) -> None:
+    parent, batch, peak = row["parent"], row["batch"], matmul_peak(task.train_labels.device)
+    attempt(row, time_kind, KINDS[row["what"]], parent, task, batch, ask.repeats)
+    if "ms" in row:
+        row["images_per_s"] = rounded(1e3 * batch / row["ms"])
+        flops = 3 * forward_flops(parent, task, batch)
+        row["peak_fraction"] = rounded(flops / row["ms"] / 1e9 / peak) if peak else None
 
 
 @dataclass(frozen=True)
@@ -109,7 +120,6 @@ def time_kind(kind: Kind, parent: str, task: ap.Task, batch: int, repeats: int) 
     initialise(model, scheme="he", seed=0)
     hooks = kind.prepare(model) or []
     with contextlib.ExitStack() as stack:
-        stack.callback(torch.compiler.reset)
         training = start_training(kind, model, hooks, task, batch, stack)
         stack.enter_context(training.numbers.resumed())
         return timed(training.advance, repeats, device)
@@ -190,19 +200,21 @@ def print_ratios(rows: Sequence[Row]) -> None:
 # The update, by the number of connections
 
 
-def measure_growth(ask: argparse.Namespace, device: torch.device) -> Iterable[Row]:
-    copy = copy_bandwidth(device)
+def measure_growth(ask: argparse.Namespace, device: torch.device) -> Iterable[Cell]:
     for connections, what in itertools.product(ask.connections, ("update alone", "whole step")):
         side = max(64, round(math.sqrt(connections / LAYERS) / 64) * 64)
         row: Row = {"connections": LAYERS * side**2 + CLASSES * side, "what": what}
-        attempt(row, time_growth, side, what == "update alone", device, ask.repeats)
-        if "ms" in row:
-            row["ns_per_connection"] = rounded(row["ms"] * 1e6 / row["connections"])
-        if "bytes_per_connection" in row:
-            moved = row["bytes_per_connection"] * row["connections"]
-            row["tb_per_s"] = rounded(moved / row["ms"] / 1e9)
-            row["copy_tb_per_s"] = copy
-        yield row
+        yield row, partial(measure_size, ask, device, side)
+
+
+def measure_size(ask: argparse.Namespace, device: torch.device, side: int, row: Row) -> None:
+    attempt(row, time_growth, side, row["what"] == "update alone", device, ask.repeats)
+    if "ms" in row:
+        row["ns_per_connection"] = rounded(row["ms"] * 1e6 / row["connections"])
+    if "bytes_per_connection" in row:
+        moved = row["bytes_per_connection"] * row["connections"]
+        row["tb_per_s"] = rounded(moved / row["ms"] / 1e9)
+        row["copy_tb_per_s"] = copy_bandwidth(device)
 
 
 def time_growth(side: int, alone: bool, device: torch.device, repeats: int) -> Row:
@@ -237,15 +249,18 @@ def bytes_moved(shadow: Tensor) -> int:
 # Whole retrainings
 
 
-def measure_retraining(ask: argparse.Namespace, device: torch.device) -> Iterable[Row]:
+def measure_retraining(ask: argparse.Namespace, device: torch.device) -> Iterable[Cell]:
     task = noise((3, 32, 32), 500).to(device)
     recipe = ap.Recipe(steps=ask.steps, lr=0.01, batch=64, schedule="constant")
     for parent, what in itertools.product(ask.retrained, ask.ways):
         retrain = RETRAININGS[what]
         runs = ask.runs * retrain.keywords.get("lanes", 1)
         row: Row = {"parent": parent, "what": what, "steps": ask.steps, "runs": runs}
-        attempt(row, time_retraining, retrain, parent, task, recipe, runs)
-        yield row
+
+        def measure(row: Row, retrain: Retrain = retrain) -> None:
+            attempt(row, time_retraining, retrain, row["parent"], task, recipe, row["runs"])
+
+        yield row, measure
 
 
 def time_retraining(
@@ -295,13 +310,12 @@ RETRAININGS: dict[str, Retrain] = {
 # A step on one thread of a CPU
 
 
-def measure_cpu(ask: argparse.Namespace, device: torch.device) -> Iterable[Row]:  # noqa: ARG001
-    dense, search = ({"parent": "mlp", "batch": 64, "what": what} for what in CPU_KINDS)
-    for row in (dense, search):
+def measure_cpu(ask: argparse.Namespace, device: torch.device) -> Iterable[Cell]:  # noqa: ARG001
+    def measure(row: Row) -> None:
         attempt(row, time_on_cpu, KINDS[row["what"]], 10 * ask.repeats)
-        if "ms" in dense and "ms" in row:
-            row["ratio"] = rounded(row["ms"] / dense["ms"])
-        yield row
+
+    for what in CPU_KINDS:
+        yield {"parent": "mlp", "batch": 64, "what": what}, measure
 
 
 def time_on_cpu(kind: Kind, repeats: int) -> Row:
@@ -371,7 +385,7 @@ COLUMNS = {
     "steps": ("parent", "batch", "what", *TIMES, "images_per_s", "peak_gib", "peak_fraction"),
     "growth": ("connections", "what", *TIMES, *PER_CONNECTION, "peak_gib"),
     "retraining": ("parent", "what", "steps", "runs", "s_per_run", "runs_per_minute"),
-    "cpu": ("parent", "batch", "what", *TIMES, "ratio"),
+    "cpu": ("parent", "batch", "what", *TIMES),
 }
 
 

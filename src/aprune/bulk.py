@@ -19,7 +19,8 @@ from aprune.training.masked import Lane
 from aprune.training.network import network_for
 
 _LOOK_EVERY = 100  # steps between two looks at the losses, each of which waits for the device
-_LARGE = 10_000_000  # parameters from which on two networks at a time keep a GPU busy
+_LARGE = 10_000_000  # parameters of a network of which few at a time keep a GPU busy
+_AT_A_TIME = (4, 8)  # networks to train side by side on a GPU, large ones and others
 
 
 def transfer_many(
@@ -39,7 +40,7 @@ def transfer_many(
         retrainings: What to do. Those that differ only in architecture, images, classes, seed, share of
             mixed images, learning rate or schedule have one shape.
         lanes: How many of a shape to train side by side, which pays on a GPU that one alone leaves
-            idle. None takes 1 on a CPU; on a GPU 2 of a large network, 8 of a small one.
+            idle. None takes 1 on a CPU; on a GPU 4 of a large network, 8 of a small one.
         device: `auto`, `cpu` or `cuda`.
         engine: How training steps are run (see `transfer`).
         progress: Whether to show a bar; None shows it on a terminal.
@@ -47,7 +48,8 @@ def transfer_many(
             last longer.
 
     Yields:
-        Each retraining with its result, or with the error that ended it, as soon as it is done;
+        Each retraining with its result, or with the error that ended it, as soon as it is done. A
+        result holds a network on the device: let go of those that you do not need. They come
         shape by shape, and otherwise in the order given. What the time did not suffice for is missing.
 
     Example:
@@ -114,7 +116,9 @@ def _do_group(
 def _make_lane(retraining: Retraining, where: torch.device, engine: EngineName, runs: int) -> Lane:
     model = _build(retraining, where)
     recipe = retraining.recipe or Recipe.for_transfer(model, retraining.task)
-    return Lane(model, engine=choose_engine(engine, where, runs * recipe.steps))
+    # side by side they leave less idle time that compiled code could save
+    steps = runs * recipe.steps // max(_AT_A_TIME)
+    return Lane(model, engine=choose_engine(engine, model, steps))
 
 
 def _build(retraining: Retraining, where: torch.device) -> nn.Module:
@@ -138,7 +142,7 @@ def _count(made: list[Lane], where: torch.device, lanes: int | None) -> int:
         return lanes or 1
     if not made:
         return 1
-    return 2 if sum(p.numel() for p in made[0].model.parameters()) >= _LARGE else 8
+    return _AT_A_TIME[sum(p.numel() for p in made[0].model.parameters()) < _LARGE]
 
 
 @dataclass

@@ -15,10 +15,14 @@ import aprune.parents.vgg
 from aprune import AP, Recipe, build_parent, find_connections, load_task
 from aprune.errors import SettingError
 from aprune.initialise import initialise
+from aprune.methods.ap import _draw_w
+from aprune.methods.attached import Search
 from aprune.methods.protocol import Outcome
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
-from aprune.training.fused import FusedUpdate, can_fuse
+from aprune.training import fit
+from aprune.training.engine import EngineName, choose_engine
+from aprune.training.fused import FusedUpdate, obstacle
 from aprune.training.masked import Lane, fit_masked
 from helpers import other_world
 
@@ -155,16 +159,51 @@ def test_equal_inputs_of_a_vgg_are_summed(monkeypatch: pytest.MonkeyPatch) -> No
     assert type(ours.avgpool) is nn.AdaptiveAvgPool2d
 
 
-def test_a_machine_without_triton_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = torch.device("cpu")
+def test_what_stands_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    linear, tied = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert can_fuse(cpu)
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-    assert not can_fuse(cpu)
-    with pytest.raises(SettingError, match="needs a GPU and Triton"):
-        FusedUpdate(network(digits()), RECIPE)
+    assert obstacle(linear) is None
+    assert obstacle(build_parent("conv_bn", digits()).to(memory_format=torch.channels_last)) is None
+    tied[1].weight = tied[0].weight
+    gaps = nn.Linear(2, 2)
+    gaps.weight = nn.Parameter(torch.zeros(2, 4)[:, ::2])
+    for model, reason in (
+        (tied, "share a weight"),
+        (nn.LSTM(2, 2), "recurrent layer"),
+        (nn.Linear(2, 2).double(), "float32"),
+        (gaps, "in one piece"),
+    ):
+        assert reason in (obstacle(model) or "")
+        with pytest.raises(SettingError, match=f"'fused' cannot train this network: .*{reason}"):
+            choose_engine("fused", model, steps=1)
+        assert choose_engine("auto", model, steps=1) == "eager"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not can_fuse(torch.device("cuda"))
+    assert obstacle(linear) == "Triton is not installed"
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    assert obstacle(linear) == "its weights are on cpu, not on a GPU"
+
+
+@pytest.mark.parametrize("engine", ["captured", "compiled"])
+def test_some_engines_need_a_gpu(engine: EngineName) -> None:
+    with pytest.raises(SettingError, match=f"{engine!r} cannot train.* not on a GPU; use auto"):
+        choose_engine(engine, nn.Linear(2, 2), steps=1)
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(SettingError, match="unknown engine 'steam': expected one of auto, eager"):
+        choose_engine("steam", nn.Linear(2, 2), steps=1)
+
+
+def test_what_is_on_is_counted_along_the_way() -> None:
+    task = digits()
+    model = network(task, "logistic")
+    connections = find_connections(model)
+    method = replace(AP(), sparsity=0.5, steps=10, dense_start=0.0)
+    search = Search(model, method, connections, _draw_w(method, connections, 0), attached=False)
+    fused = FusedUpdate(model, RECIPE, mover=search)
+    with fused.in_place():
+        fit(model, task, RECIPE.but(steps=10), seed=0, hooks=[search], update=fused)
+    assert fused.active() == sum(int((w > 0).sum()) for w in search.w.values()) == 96
 
 
 COMPILE = """

@@ -148,7 +148,7 @@ class AP:
         method = replace(self, sparsity=tuple(sparsities), steps=recipe.steps)
         parameters = dict(model.named_parameters())
         chosen = {name: parameters[name] for name in connections}
-        level = choose_engine(engine, task.train_labels.device, recipe.steps)
+        level = choose_engine(engine, model, recipe.steps)
         with contextlib.ExitStack() as stack:
             update: Update | None = None
             if level in ("fused", "compiled"):

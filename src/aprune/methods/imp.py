@@ -78,7 +78,7 @@ class IMP:
         curves: list[Curve] = []
         passed = -1.0
         start = _copy(model)
-        level = choose_engine(engine, task.train_labels.device, self.rounds * recipe.steps)
+        level = choose_engine(engine, model, self.rounds * recipe.steps)
         lane = Lane(model, engine=level)
         for number, target in enumerate(self._targets(sparsities[-1]), start=1):
             early = [_Remember(model, self.rewind)] if number == 1 and self.rewind else []

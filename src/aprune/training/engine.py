@@ -18,7 +18,7 @@ from torch import nn
 
 from aprune.errors import SettingError
 from aprune.files import cache_folder
-from aprune.training.fused import can_fuse
+from aprune.training.fused import obstacle
 
 Level = Literal["eager", "captured", "fused", "compiled"]
 EngineName = Literal["auto", "eager", "captured", "fused", "compiled"]
@@ -26,29 +26,41 @@ EngineName = Literal["auto", "eager", "captured", "fused", "compiled"]
 _EAGER_STEPS = (
     3  # lets lazily made state (momenta, workspaces) come into being before the recording
 )
-_WORTH_COMPILING = 20_000  # steps that save what compiling costs, about ten seconds
+_SHAPES = (
+    64  # that networks of one class may be compiled for; beyond, PyTorch would not compile at all
+)
+_WORTH_COMPILING = 20_000  # steps that save what compiling costs, ten seconds or more
 
 
-def choose_engine(asked: EngineName, device: torch.device, steps: int) -> Level:
-    """Return the engine of that name; `auto` is the fastest for so many steps on that device.
+def choose_engine(asked: EngineName, model: nn.Module, steps: int) -> Level:
+    """Return the engine of that name; `auto` is the fastest for so many steps of that network.
+
+    Raises:
+        SettingError: There is no such engine, or the network cannot be trained with it.
 
     Example:
-        >>> choose_engine("auto", torch.device("cpu"), steps=100)
+        >>> choose_engine("auto", nn.Linear(2, 2), steps=100)
         'eager'
     """
     if asked not in get_args(EngineName):
         raise SettingError(
             f"unknown engine {asked!r}: expected one of {', '.join(get_args(EngineName))}"
         )
+    device = next(model.parameters()).device
+    against = obstacle(model)
     if asked == "auto":
         if device.type != "cuda":
             return "eager"
-        if not can_fuse(device):
+        if against is not None:
             return "captured"
         return "compiled" if steps >= _WORTH_COMPILING else "fused"
-    possible = asked == "eager" or device.type == "cuda" or (asked == "fused" and can_fuse(device))
-    if not possible:
-        raise SettingError(f"the engine {asked!r} needs a GPU, not {device}: use auto or eager")
+    if asked in ("captured", "compiled"):
+        nowhere = f"its weights are on {device}, not on a GPU" if device.type != "cuda" else None
+        against = nowhere or (against if asked == "compiled" else None)
+    if asked != "eager" and against is not None:
+        raise SettingError(
+            f"the engine {asked!r} cannot train this network: {against}; use auto or eager"
+        )
     return asked
 
 
@@ -56,6 +68,8 @@ def compile_network(model: nn.Module) -> nn.Module:
     """Compile `model` for the shapes that it will see, with random numbers as in eager PyTorch."""
     if (cache := cache_folder()) is not None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "compiled"))
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = max(_SHAPES, dynamo.recompile_limit)
     return torch.compile(model, dynamic=False, options={"fallback_random": True})  # type: ignore[return-value]
 
 

@@ -23,7 +23,6 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from aprune.errors import SettingError
 from aprune.maths.relaxation import cold_mask, warm_slope
 from aprune.parents.vgg import VGG
 from aprune.training.recipe import Recipe
@@ -64,16 +63,30 @@ class Mover(Protocol):
         """Return the drift of w from the step size and the ratios of `descent` at `places`."""
 
 
-def can_fuse(device: torch.device) -> bool:
-    """Tell whether there is a Triton to run on `device`.
+def obstacle(model: nn.Module) -> str | None:
+    """Return what stands against moving the weights of `model` in one pass; None if nothing does.
 
     Example:
-        >>> can_fuse(torch.device("meta"))
-        False
+        >>> with torch.device("meta"):
+        ...     obstacle(nn.Linear(2, 2))
+        'its weights are on meta, not on a GPU'
     """
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1" and device.type == "cpu"
-    there = importlib.util.find_spec("triton") is not None
-    return there and (device.type == "cuda" or interpreted)
+    weights = [module.get_parameter(leaf) for _, module, leaf in _trained_parameters(model)]
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    for device in {weight.device for weight in weights}:
+        if device.type != "cuda" and not (interpreted and device.type == "cpu"):
+            return f"its weights are on {device}, not on a GPU"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if any(weight.dtype != torch.float32 for weight in weights):
+        return "not all of its weights are float32"
+    if any(torch.empty_like(w, device="meta").stride() != w.stride() for w in weights):
+        return "one of its weights does not lie in memory in one piece"
+    if len({id(weight) for weight in weights}) < len(weights):
+        return "two of its layers share a weight"
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        return "its recurrent layer reads weights where nothing can be put in their place"
+    return None
 
 
 @dataclass
@@ -184,12 +197,9 @@ class FusedUpdate:
         mover: Mover | None = None,
         shape: tuple[int, int, int] | None = None,
     ) -> None:
-        device = next(model.parameters()).device
-        if not can_fuse(device):
-            raise SettingError(
-                f"the fused update was asked for on {device}: it needs a GPU and Triton; do without"
-            )
         from aprune.training import kernels
+
+        device = next(model.parameters()).device
 
         self._kernels: ModuleType = kernels
         self._model, self._recipe, self._mover = model, recipe, mover

@@ -43,7 +43,7 @@ def fit_masked(
     `masks` go by the name of a parameter; without any the network is dense. The other arguments are
     those of `fit`.
     """
-    level = choose_engine(engine, task.train_labels.device, recipe.steps)
+    level = choose_engine(engine, model, recipe.steps)
     lane = Lane(model, hooks=hooks, engine=level)
     return lane.fit(masks, task, recipe, seed=seed, title=title, progress=progress)
 
