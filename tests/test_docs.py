@@ -281,3 +281,21 @@ def list_headings(path: Path) -> set[str]:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_tables_of_speed_are_those_of_the_benchmark(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    results = shutil.copy(root / "benchmarks/results/h200.json", tmp_path)
+    script = root / "benchmarks/draw_speed.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--results", results],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    written = (root / "docs/performance.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) > 40
+    assert [line for line in lines if line not in written] == []
+    figures = {path.name for path in (root / "benchmarks/results").glob("*.png")}
+    assert {path.name for path in tmp_path.glob("*.png")} == figures

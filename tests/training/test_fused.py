@@ -183,6 +183,31 @@ def test_what_stands_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert obstacle(linear) == "its weights are on cpu, not on a GPU"
 
 
+class OnGpu(nn.Linear):
+    """Says that its weights are on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2, bias=False)
+        self.register_parameter("weight", PretendsToBeOnGpu(torch.zeros(2, 2)))
+
+
+class PretendsToBeOnGpu(nn.Parameter):
+    device = torch.device("cuda", 0)
+
+
+def test_gpus_that_nobody_has_tried_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Card 9000")
+    for capability, engine in (((9, 0), "fused"), ((7, 5), "captured")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
+        assert choose_engine("auto", OnGpu(), steps=1) == engine
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert choose_engine("auto", OnGpu(), steps=10**6) == "compiled"
+    monkeypatch.setattr(torch.version, "hip", "6.0")
+    assert choose_engine("auto", OnGpu(), steps=10**6) == "captured"
+    with pytest.raises(SettingError, match="Card 9000 is too old, or not NVIDIA's; use auto"):
+        choose_engine("fused", OnGpu(), steps=1)
+
+
 @pytest.mark.parametrize("engine", ["captured", "compiled"])
 def test_some_engines_need_a_gpu(engine: EngineName) -> None:
     with pytest.raises(SettingError, match=f"{engine!r} cannot train.* not on a GPU; use auto"):

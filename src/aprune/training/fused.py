@@ -74,7 +74,11 @@ def obstacle(model: nn.Module) -> str | None:
     weights = [module.get_parameter(leaf) for _, module, leaf in _trained_parameters(model)]
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     for device in {weight.device for weight in weights}:
-        if device.type != "cuda" and not (interpreted and device.type == "cpu"):
+        if device.type == "cuda":
+            # before this generation there is no bfloat16, and elsewhere nobody has tried
+            if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
+                return f"the GPU {torch.cuda.get_device_name(device)} is too old, or not NVIDIA's"
+        elif not (interpreted and device.type == "cpu"):
             return f"its weights are on {device}, not on a GPU"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
