@@ -15,6 +15,8 @@ import dataclasses
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
