@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import aprune.parents.vgg
 from aprune import Random, Recipe, Result, Retraining, find, load_task, transfer, transfer_many
+from aprune.bulk import _count
 from aprune.errors import TrainingError
 from aprune.tasks import Task
 from helpers import other_world
@@ -138,3 +139,17 @@ def test_networks_of_ones_own_begin_anew() -> None:
 
 def test_nothing_to_do_is_nothing_done() -> None:
     assert list(transfer_many([], device="cpu")) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "small", "large"), [(100 * 2**30, 8, 4), (4 * 2**30, 3, 1), (2**20, 1, 1)]
+)
+def test_as_many_side_by_side_as_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch, free: int, small: int, large: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 141 * 2**30))
+    with torch.device("meta"):
+        networks = nn.Linear(100, 100), nn.Linear(10_000, 14_000)
+    gpu = torch.device("cuda")
+    assert [_count(network, gpu) for network in networks] == [small, large]
+    assert _count(networks[0], torch.device("cpu")) == 1

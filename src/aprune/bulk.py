@@ -40,7 +40,8 @@ def transfer_many(
         retrainings: What to do. Those that differ only in architecture, images, classes, seed, share of
             mixed images, learning rate or schedule have one shape.
         lanes: How many of a shape to train side by side, which pays on a GPU that one alone leaves
-            idle. None takes 1 on a CPU; on a GPU 4 of a large network, 8 of a small one.
+            idle. None takes 1 on a CPU; on a GPU 4 of a large network, 8 of a small one, or as
+            many as its memory has room for.
         device: `auto`, `cpu` or `cuda`.
         engine: How training steps are run (see `transfer`).
         progress: Whether to show a bar; None shows it on a terminal.
@@ -94,15 +95,16 @@ def _do_group(
     clock: Clock,
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
     made: list[Lane] = []
-    left = list(group)
+    left, number = list(group), lanes or 1
     while left and clock.may_start("retraining"):
         together: list[_Run] = []
         with clock.timing("retraining"), contextlib.ExitStack() as stack:
-            while left and len(together) < _count(made, where, lanes):
+            while left and len(together) < number:
                 retraining = left.pop(0)
                 if len(together) == len(made):
-                    made.append(_make_lane(retraining, where, engine, len(group)))
-                    lane = made[-1]
+                    lane = _make_lane(retraining, where, engine, len(group))
+                    made.append(lane)
+                    number = _count(lane.model, where) if lanes is None else lanes
                 else:
                     lane = made[len(together)]
                     _renew(lane.model, retraining, where)
@@ -136,13 +138,15 @@ def _renew(model: nn.Module, retraining: Retraining, where: torch.device) -> Non
         model.load_state_dict(_build(retraining, where).state_dict())
 
 
-def _count(made: list[Lane], where: torch.device, lanes: int | None) -> int:
-    """Return how many networks to train side by side; the first tells how large they are."""
-    if lanes is not None or where.type != "cuda":
-        return lanes or 1
-    if not made:
+def _count(model: nn.Module, where: torch.device) -> int:
+    """Return how many networks such as `model` to train side by side."""
+    if where.type != "cuda":
         return 1
-    return _AT_A_TIME[sum(p.numel() for p in made[0].model.parameters()) < _LARGE]
+    size = sum(p.numel() for p in model.parameters())
+    # weights, momenta, masks and what merged layers keep, in bytes; and room for images in between
+    each = 24 * size + 2**30
+    free, _ = torch.cuda.mem_get_info(where)
+    return max(1, min(_AT_A_TIME[size < _LARGE], free // each))
 
 
 @dataclass

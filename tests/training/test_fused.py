@@ -22,7 +22,7 @@ from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training import fit
 from aprune.training.engine import EngineName, choose_engine
-from aprune.training.fused import FusedUpdate, obstacle
+from aprune.training.fused import FusedUpdate, _computes_narrowly, obstacle
 from aprune.training.masked import Lane, fit_masked
 from helpers import other_world
 
@@ -181,6 +181,44 @@ def test_what_stands_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert obstacle(linear) == "Triton is not installed"
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert obstacle(linear) == "its weights are on cpu, not on a GPU"
+
+
+class OwnCode(nn.Module):
+    """Computes a part in float32, whatever surrounds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return self.head(x.float())
+
+
+def test_layers_in_code_of_ones_own_keep_their_type() -> None:
+    assert _computes_narrowly(build_parent("conv_bn", digits()))
+    assert _computes_narrowly(build_parent("resnet20", digits()))
+    assert not _computes_narrowly(nn.Sequential(nn.Linear(2, 2), OwnCode()))
+
+
+def test_the_state_in_the_middle_of_a_search_has_the_weights_themselves() -> None:
+    task = digits()
+    model = network(task, "mlp")
+    chosen = dict(list(find_connections(model).items())[:1])  # the others are left alone
+    method = replace(AP(), sparsity=0.5, steps=10)
+    search = Search(model, method, chosen, _draw_w(method, chosen, 0), attached=False)
+    fused = FusedUpdate(model, RECIPE, mover=search)
+    search.behind = fused.weights()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with fused.in_place():
+        for name, entry in fused._entries.items():  # what a GPU would show
+            module = model.get_submodule(name.rpartition(".")[0])
+            module._parameters[entry.name] = nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+        state = search._state(
+            {name: torch.ones_like(w, dtype=torch.bool) for name, w in chosen.items()}
+        )
+    assert state.keys() == before.keys()
+    assert all(torch.equal(state[name], value) for name, value in before.items())
 
 
 class OnGpu(nn.Linear):

@@ -155,7 +155,7 @@ class AP:
                 w = _draw_w(method, chosen, seed)
                 search = Search(model, method, chosen, w, weights=weights, attached=False)
                 fused = FusedUpdate(model, recipe, mover=search, shape=task.shape)
-                search.count_active = fused.active
+                search.count_active, search.behind = fused.active, fused.weights()
                 update = stack.enter_context(fused.in_place())
             else:
                 search = _attach(model, method, chosen, seed=seed, weights=weights)

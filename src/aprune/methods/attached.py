@@ -28,6 +28,13 @@ class Search(Hook):
     The masks are `attached` to the network as parametrisations, and the search moves w along the
     gradients that come through them; or whoever trains lays them over the weights and moves w by `size`
     and `drift`.
+
+    Attributes:
+        sparsities: What is asked for, in rising order.
+        masks: The architectures that were passed, by sparsity.
+        weights: The state of the network at each of them, if asked for.
+        count_active: Counts the connections that are on.
+        behind: Weights of the network that its layers do not show, by name.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class Search(Hook):
         gamma = None if method.gamma == "auto" else method.gamma
         self._descent = Descent(list(self.w.values()), relative=method.relative, gamma=gamma)
         self.count_active = self._descent.active
+        self.behind: dict[str, Tensor] = {}
         start = method.dense_start
         usual = min(0.3 if has_norm(model) else 0.5, method.ramp_end / 2)
         self._start = usual if start is None else start
@@ -210,6 +218,7 @@ class Search(Hook):
             for name, value in self._model.state_dict().items()
             if ".parametrizations." not in f".{name}"
         }
+        plain |= {name: value.cpu().clone() for name, value in self.behind.items()}
         for name, mask in masks.items():
             plain[name] = (self._theta[name].detach() * mask).cpu()
         return plain

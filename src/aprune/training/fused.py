@@ -118,9 +118,10 @@ class _Entry:
         w: Tensor | None,
         mask: Tensor | None,
         copies: int,
+        narrow: bool,
     ) -> Self:
         leaf = theta = module.get_parameter(name)
-        narrow = theta.is_cuda and theta.dim() >= 2 and type(module) in _NARROW
+        narrow = narrow and theta.dim() >= 2 and type(module) in _NARROW
         if w is not None or narrow:
             like = theta if copies == 1 else theta[:, : theta.shape[1] // copies].contiguous()
             kind = torch.bfloat16 if narrow else theta.dtype
@@ -208,6 +209,7 @@ class FusedUpdate:
         self._kernels: ModuleType = kernels
         self._model, self._recipe, self._mover = model, recipe, mover
         copies = VGG.copies(shape) if shape is not None and type(model) is VGG else 1
+        narrow = device.type == "cuda" and _computes_narrowly(model)
         merged = VGG.copied if mover is not None and VGG.copied in mover.w else None
         self._entries = {
             name: _Entry.of(
@@ -217,6 +219,7 @@ class FusedUpdate:
                 w=None if mover is None else mover.w.get(name),
                 mask=None if masks is None else masks.get(name),
                 copies=copies if name == merged else 1,
+                narrow=narrow,
             )
             for name, module, leaf in _trained_parameters(model)
         }
@@ -268,6 +271,10 @@ class FusedUpdate:
         with torch.no_grad():
             for entry in self._entries.values():
                 entry.show(*self._temperatures)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights themselves, of which the layers hold shadows."""
+        return {name: entry.theta.detach() for name, entry in self._entries.items()}
 
     def forget(self) -> None:
         """Forget the gradients."""
@@ -350,6 +357,16 @@ def _trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]
         for leaf, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad:
                 yield f"{prefix}.{leaf}" if prefix else leaf, module, leaf
+
+
+def _computes_narrowly(model: nn.Module) -> bool:
+    """Tell whether all layers of `model` are sure to run in bfloat16 where autocast makes them.
+
+    Code of the user's own may switch that off for a part, and would then find a weight of another
+    type than its inputs.
+    """
+    known = ("torch.nn.", "aprune.")
+    return all(type(module).__module__.startswith(known) for module in model.modules())
 
 
 def _gradient_of(leaf: nn.Parameter) -> Tensor:
