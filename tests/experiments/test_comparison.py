@@ -12,12 +12,13 @@ import pandas as pd
 import pytest
 import torch
 
-from aprune import Result, Retraining, bulk, progress
+from aprune import Result, Retraining, bulk, progress, transfer
 from aprune.errors import SearchError, SettingError, TrainingError
 from aprune.experiments import comparison as module
 from aprune.experiments import plan, run
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
 from aprune.experiments.store import Store, key_of
+from aprune.maths.seed import derive_seed
 from aprune.methods import AP, IMP
 from aprune.parents import build_parent
 from aprune.tasks import Task, load_task
@@ -38,6 +39,7 @@ TINY = Comparison(
 )
 PLAIN = dataclasses.replace(TINY, methods=("random", "dense"), lrs=(0.3,))
 TRIAL = plan.Trial(lr=0.1, mixup=None)
+DENSE = plan.Arm("dense", 0.0)
 SIZE = 9 + 7 * (2 + 2)  # searches of 3 methods × seeds 0, 1, 7; 7 arms × (2 rates + 2 seeds)
 
 
@@ -193,13 +195,39 @@ def test_killed_within_a_stage_does_the_rest_of_it(
 
 def test_equal_retrainings_are_done_once(tmp_path: Path, count: Counter[str]) -> None:
     made, cpu = plan.Plan(TINY, torch.device("cpu")), torch.device("cpu")
-    same = [made.final("dense", 0.0, 0, TRIAL) for _ in range(2)]
+    same = [made.final(DENSE, 0, TRIAL) for _ in range(2)]
     store = Store(tmp_path)
     [(done, result)] = run.retrain_all(same, store, cpu)
     assert done == same[0]
     assert sorted(result) == ["accuracy", "device", "failed", "train_loss"]
     assert list(run.retrain_all(same, store, cpu, time_limit=0.0)) == [(done, result)]
     assert count == {"transfer": 1}
+
+
+def test_reshuffled_architectures_keep_their_densities_only(
+    tmp_path: Path, whole: tuple[pd.DataFrame, Path], count: Counter[str]
+) -> None:
+    shutil.copytree(whole[1], tmp_path, dirs_exist_ok=True)
+    frame = do(dataclasses.replace(TINY, reshuffled=("ap",)), tmp_path)
+    # two sparsities with two rates and two seeds; all others are what they were
+    assert count == {"transfer": 2 * (2 + 2)}
+    rows = frame.set_index(["method", "sparsity", "seed"])
+    again = rows[~rows["reshuffled"]].drop(columns="lr")
+    old = whole[0].set_index(["method", "sparsity", "seed"]).drop(columns="lr")
+    pd.testing.assert_frame_equal(again, old)
+    moved = rows[rows["reshuffled"]]
+    assert moved["connections"].tolist() == again.loc[moved.index, "connections"].tolist()
+    assert (moved["train_loss"] != again.loc[moved.index, "train_loss"]).all()
+    # one of them by hand
+    made = plan.Plan(TINY, torch.device("cpu"))
+    chosen = moved.loc[("ap", 0.9, 1)]
+    one = made.final(plan.Arm("ap", 0.9, True), 1, plan.Trial(chosen["lr"], None))
+    found = one.search.architecture(0.9, Store(tmp_path), torch.device("cpu"))
+    shuffled = found.shuffle(derive_seed(1, "reshuffle"))
+    result = transfer(shuffled, "mlp", one.task, seed=1, recipe=one.recipe, device="cpu")
+    assert result.accuracy == chosen["accuracy"]
+    assert result.curve.final() == chosen["train_loss"]
+    assert "AP, reshuffled" in (tmp_path / "table.md").read_text()
 
 
 def test_nothing_is_done_twice_and_files_stay_the_same(
@@ -300,7 +328,7 @@ def test_mixing_is_chosen_like_the_learning_rate(
 
 def test_tuning_is_judged_on_training_images_only() -> None:
     made = plan.Plan(TINY, torch.device("cpu"))
-    tuning, final = made.tuning("dense", 0.0, 7, TRIAL), made.final("dense", 0.0, 7, TRIAL)
+    tuning, final = made.tuning(DENSE, 7, TRIAL), made.final(DENSE, 7, TRIAL)
     assert tuning.recipe == final.recipe
     judged = {image.numpy().tobytes() for image in tuning.task.test_images}
     trained = {image.numpy().tobytes() for image in tuning.task.train_images}
@@ -408,7 +436,10 @@ def test_without_time_all_that_is_known_is_shown_in_order(
     out = shutil.copytree(whole[1], tmp_path / "copy")
     shutil.rmtree(out / "architectures")
     made = plan.Plan(TINY, torch.device("cpu"))
-    lost = [made.final("ap", 0.9, 0, plan.Trial(lr=0.3, mixup=None)), made.search("imp", 1)]
+    lost = [
+        made.final(plan.Arm("ap", 0.9), 0, plan.Trial(lr=0.3, mixup=None)),
+        made.search("imp", 1),
+    ]
     for each in lost:
         assert each is not None
         (out / "runs" / f"{key_of(each.describe())}.json").unlink()
@@ -435,6 +466,8 @@ def test_without_time_all_that_is_known_is_shown_in_order(
         {"mixups": (0.5, 1.5)},
         {"mixups": (0.5, 0.5)},
         {"mixups": (float("nan"),)},
+        {"reshuffled": ("dense",)},
+        {"methods": ("ap",), "reshuffled": ("imp",)},
     ],
 )
 def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:

@@ -114,3 +114,17 @@ def test_figure_has_a_line_a_method_and_a_band_for_the_dense_parent(frame: pd.Da
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "0.99"]
     left, right = axes.get_xlim()
     assert left > right  # sparser towards the right
+
+
+def test_reshuffled_rows_are_a_method_of_their_own(frame: pd.DataFrame) -> None:
+    moved = rows("ap", 0.9, [0.6, 0.8, 0.7]).assign(reshuffled=True)
+    both = pd.concat([frame.assign(reshuffled=False), moved], ignore_index=True)
+    lines = {row[:2]: row[2:] for row in tabulate(both).rows}
+    assert lines["0.9", "AP"][0] == "0.900 ± 0.100"
+    assert lines["0.9", "AP, reshuffled"] == ("0.700 ± 0.100", "3", "0.1", "+0.200")
+    handles, labels = draw(both).axes[0].get_legend_handles_labels()
+    drawn = dict(zip(labels, handles, strict=True))
+    assert set(drawn) == {"AP", "AP, reshuffled", "random", "dense"}
+    for label in ("AP", "AP, reshuffled"):
+        assert to_hex(drawn[label].lines[0].get_color()) == COLOURS["ap"].lower()
+    assert both["method"].tolist().count("ap") == 9  # whoever calls it keeps their rows

@@ -41,6 +41,12 @@ def compare(
     sparsity: Annotated[
         str, typer.Option(metavar="S,…", help="Fractions of the connections to remove.")
     ] = "0.95,0.99",
+    reshuffled: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…", help="Of these also with the connections of each layer shuffled."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Repetitions.")] = 3,
     lrs: Annotated[
         str | None,
@@ -84,6 +90,7 @@ def compare(
         new_task=TaskChoice(new_task, _fixed(classes, "--classes"), images, size),
         methods=tuple(option.read_list(methods, "--methods")),
         sparsities=tuple(option.read_sparsities(sparsity)),
+        reshuffled=tuple(option.read_list(reshuffled, "--reshuffled")) if reshuffled else (),
         seeds=tuple(range(seeds)),
         lrs=tuple(option.read_numbers(lrs, "--lrs")) if lrs is not None else (),
         mixups=tuple(option.read_numbers(mixups, "--mixups")) if mixups is not None else (),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aprune.experiments import report, style
-from aprune.experiments.plan import DENSE, Comparison, Plan, TaskChoice, Trial
+from aprune.experiments.plan import DENSE, Arm, Comparison, Plan, TaskChoice, Trial
 from aprune.experiments.run import SearchRun, TransferRun, retrain_all
 from aprune.experiments.store import Store
 from aprune.files import check_writable, writing
@@ -129,14 +129,14 @@ class _Work:
             return False
         for seed in self.comparison.seeds:
             self._search(seed)
-            finals = {arm: self.plan.final(*arm, seed, trial) for arm, trial in chosen.items()}
+            finals = {arm: self.plan.final(arm, seed, trial) for arm, trial in chosen.items()}
             self._retrain(finals.values())
-            for (method, _), run in finals.items():
+            for arm, run in finals.items():
                 if run in self._known and (run.search is None or run.search in self._known):
-                    self.rows.append(self._make_row(method, run))
+                    self.rows.append(self._make_row(arm, run))
         return len(self._known) == self.size
 
-    def _choose_trials(self) -> dict[tuple[str, float], Trial] | None:
+    def _choose_trials(self) -> dict[Arm, Trial] | None:
         """Return the best settings of each arm; among equals those that were given first.
 
         None means that the time did not suffice.
@@ -148,7 +148,7 @@ class _Work:
         for seed in c.tuning_seeds:
             self._search(seed)
         runs = {
-            (arm, trial): [self.plan.tuning(*arm, seed, trial) for seed in c.tuning_seeds]
+            (arm, trial): [self.plan.tuning(arm, seed, trial) for seed in c.tuning_seeds]
             for arm in c.arms()
             for trial in trials
         }
@@ -162,7 +162,7 @@ class _Work:
         }
         return {arm: max(trials, key=lambda trial: totals[arm, trial]) for arm in c.arms()}
 
-    def _make_row(self, method: str, run: TransferRun) -> dict[str, Any]:
+    def _make_row(self, arm: Arm, run: TransferRun) -> dict[str, Any]:
         result = self._known[run]
         search = self._known[run.search] if run.search is not None else {}
         connections, empty = self.plan.count_connections(run.task), 0
@@ -173,8 +173,8 @@ class _Work:
             "figure": "",
             "parent": self.comparison.parent,
             "protocol": "fair",
-            "method": method,
-            "reshuffled": False,
+            "method": arm.method,
+            "reshuffled": arm.reshuffled,
             "sparsity": run.sparsity,
             "images": len(run.task.train_labels),
             "seed": run.seed,

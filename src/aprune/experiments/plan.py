@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -58,6 +59,20 @@ class TaskChoice:
         )
 
 
+class Arm(NamedTuple):
+    """What is compared with the others.
+
+    Attributes:
+        method: Its name, or `dense`.
+        sparsity: Of its architectures; 0 for the dense parent.
+        reshuffled: Whether their connections are moved to random places within each layer.
+    """
+
+    method: str
+    sparsity: float
+    reshuffled: bool = False
+
+
 @dataclass(frozen=True)
 class Trial:
     """Settings of a retraining that are chosen for each method and sparsity on held-out images.
@@ -96,6 +111,8 @@ class Comparison:
         mixups: Shares of mixed images to choose from along with them, if not that of
             `Recipe.for_transfer`.
         tuning_seeds: Repetitions that they are chosen on; none means the first three of `seeds`.
+        reshuffled: Methods whose architectures are also retrained with the connections of each layer in
+            random places: what is left of them is how many each layer keeps.
 
     Example:
         >>> digits = TaskChoice("digits")
@@ -120,12 +137,19 @@ class Comparison:
     lrs: tuple[float, ...] = ()
     mixups: tuple[float, ...] = ()
     tuning_seeds: tuple[int, ...] = ()
+    reshuffled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         known = (*METHODS, DENSE)
         for name in self.methods:
             if name not in known:
                 raise SettingError(f"unknown method {name!r}: expected one of {', '.join(known)}")
+        for name in self.reshuffled:
+            if name not in self.methods or name == DENSE:
+                raise SettingError(
+                    f"{name!r} cannot be reshuffled: expected some of the methods that are compared,"
+                    f" {', '.join(method for method in self.methods if method != DENSE)}"
+                )
         if not self.tuning_seeds:
             object.__setattr__(self, "tuning_seeds", self.seeds[:_TUNING_SEEDS])
         for what in ("methods", "sparsities", "seeds", "tuning_seeds"):
@@ -141,10 +165,13 @@ class Comparison:
         ordered = tuple(sorted(check_sparsity(sparsity) for sparsity in self.sparsities))
         object.__setattr__(self, "sparsities", ordered)
 
-    def arms(self) -> Iterator[tuple[str, float]]:
+    def arms(self) -> Iterator[Arm]:
         """Yield every method with each of its sparsities; the dense parent has one, 0."""
         for method in self.methods:
-            yield from product([method], (0.0,) if method == DENSE else self.sparsities)
+            for sparsity in (0.0,) if method == DENSE else self.sparsities:
+                yield Arm(method, sparsity)
+                if method in self.reshuffled:
+                    yield Arm(method, sparsity, reshuffled=True)
 
 
 def _repeats(values: Sequence[object]) -> bool:
@@ -181,28 +208,27 @@ class Plan:
         settings: Method = getattr(c, method)
         return SearchRun(c.parent, settings, task, recipe, c.sparsities, seed)
 
-    def tuning(self, method: str, sparsity: float, seed: int, trial: Trial) -> TransferRun:
+    def tuning(self, arm: Arm, seed: int, trial: Trial) -> TransferRun:
         """Return a retraining that never sees the test images: a part of the others judges it."""
         if seed not in self._held_out:
             task = self._task(self.comparison.new_task, seed)
             self._held_out[seed] = task.hold_out(_HELD_OUT, seed)
-        return self._transfer(method, sparsity, seed, trial, self._held_out[seed])
+        return self._transfer(arm, seed, trial, self._held_out[seed])
 
-    def final(self, method: str, sparsity: float, seed: int, trial: Trial) -> TransferRun:
+    def final(self, arm: Arm, seed: int, trial: Trial) -> TransferRun:
         """Return a retraining whose accuracy counts."""
         task = self._task(self.comparison.new_task, seed)
-        return self._transfer(method, sparsity, seed, trial, task)
+        return self._transfer(arm, seed, trial, task)
 
     def count_connections(self, task: Task) -> int:
         """Return the number of connections of the dense parent."""
         return sum(p.numel() for p in find_connections(self._network(task)).values())
 
-    def _transfer(
-        self, method: str, sparsity: float, seed: int, trial: Trial, task: Task
-    ) -> TransferRun:
+    def _transfer(self, arm: Arm, seed: int, trial: Trial, task: Task) -> TransferRun:
         recipe = self._recipe(task).but(lr=trial.lr, mixup=trial.mixup)
-        search = self.search(method, seed)
-        return TransferRun(self.comparison.parent, search, sparsity, task, recipe, seed)
+        search = self.search(arm.method, seed)
+        parent = self.comparison.parent
+        return TransferRun(parent, search, arm.sparsity, task, recipe, seed, arm.reshuffled)
 
     def _recipe(self, task: Task) -> Recipe:
         c = self.comparison

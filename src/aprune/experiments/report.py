@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLES = {"ap": "AP", "imp": "IMP", "random": "random", "dense": "dense"}
+RESHUFFLED = ", reshuffled"
+"""Ends the name of a method whose connections were moved within their layers."""
+
 FEWEST = 5
 """Seeds below which no interval is shown: resampling two or three numbers pretends to know."""
 
@@ -40,7 +43,7 @@ def tabulate(frame: "pd.DataFrame") -> Table:
     Returns:
         Header and lines; the dense parent appears once a sparsity, for the difference to AP.
     """
-    lines = []
+    frame, lines = name_arms(frame), []
     # a column only where methods were free to choose
     mixes = "mixup" in frame and frame["mixup"].nunique() > 1
     for sparsity in sparsities_of(frame):
@@ -52,7 +55,7 @@ def tabulate(frame: "pd.DataFrame") -> Table:
             lines.append(
                 (
                     f"{sparsity:g}",
-                    TITLES.get(method, method),
+                    title_of(method),
                     _describe_accuracy(part),
                     _describe_count(part),
                     _list(part["lr"]),
@@ -63,6 +66,25 @@ def tabulate(frame: "pd.DataFrame") -> Table:
     chosen = ("learning rate", "mixup") if mixes else ("learning rate",)
     header = ("sparsity", "method", "accuracy", "seeds", *chosen, "AP − method")
     return Table(header, tuple(lines))
+
+
+def name_arms(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """Give reshuffled rows a method of their own, as `ap, reshuffled`."""
+    if "reshuffled" not in frame or not frame["reshuffled"].any():
+        return frame
+    plain = ~frame["reshuffled"] | frame["method"].str.endswith(RESHUFFLED)
+    return frame.assign(method=frame["method"].where(plain, frame["method"] + RESHUFFLED))
+
+
+def title_of(method: str) -> str:
+    """Return the name of a method as it is printed.
+
+    Example:
+        >>> title_of("ap, reshuffled")
+        'AP, reshuffled'
+    """
+    base = method.removesuffix(RESHUFFLED)
+    return TITLES.get(base, base) + method[len(base) :]
 
 
 def _list(values: "pd.Series[float]") -> str:
@@ -104,13 +126,14 @@ def interval_of(frame: "pd.DataFrame", method: str, other: str, sparsity: float)
 
     Args:
         frame: What `compare` returned.
-        method: The first method.
+        method: The first method; `ap, reshuffled` where connections were moved within their layers.
         other: What is subtracted.
         sparsity: Where; the dense parent is the same everywhere.
 
     Returns:
         Mean difference over the seeds that both finished; None if there are none.
     """
+    frame = name_arms(frame)
     a, b = (
         _runs(frame, name, sparsity).dropna(subset="accuracy").set_index("seed")["accuracy"]
         for name in (method, other)
@@ -140,10 +163,10 @@ def draw(frame: "pd.DataFrame") -> "Figure":
     with style.styled():
         figure = style.make_figure(height=2.6)
         axes = figure.add_subplot()
-        curves = list(_points(frame))
+        curves = list(_points(name_arms(frame)))
         for number, (method, points) in enumerate(curves):
-            colour, dashes = style.COLOURS[method], style.DASHES[method]
-            label = TITLES.get(method, method)
+            base, label = method.removesuffix(RESHUFFLED), title_of(method)
+            colour, dashes = style.COLOURS[base], style.DASHES[base]
             if method == _DENSE:
                 _, mean, std = points[0]
                 axes.axhspan(mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
@@ -157,6 +180,8 @@ def draw(frame: "pd.DataFrame") -> "Figure":
                 color=colour,
                 linestyle=dashes,
                 marker="o",
+                alpha=1.0 if method == base else 0.5,
+                markerfacecolor=colour if method == base else "white",
                 capsize=2,
                 elinewidth=0.8,
                 label=label,

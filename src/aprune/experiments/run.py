@@ -12,6 +12,7 @@ from aprune.bulk import transfer_many
 from aprune.errors import SearchError, TrainingError
 from aprune.experiments.store import Store
 from aprune.finding import search
+from aprune.maths.seed import derive_seed
 from aprune.methods import Method
 from aprune.progress import Clock
 from aprune.retraining import Retraining
@@ -127,6 +128,7 @@ class TransferRun:
         task: The new task; its test images are what the accuracy is of.
         recipe: How weights are trained.
         seed: Of the fresh weights and of the order of images.
+        reshuffled: Whether the connections are moved to random places within each layer before.
     """
 
     parent: str
@@ -135,9 +137,12 @@ class TransferRun:
     task: Task
     recipe: Recipe
     seed: int
+    reshuffled: bool = False
 
     def describe(self) -> dict[str, Any]:
         """Return everything that determines the result, as JSON can hold it."""
+        # what was done before there was a choice keeps its name
+        choice = {"reshuffled": True} if self.reshuffled else {}
         return {
             "kind": "transfer",
             "version": _VERSION,
@@ -147,6 +152,7 @@ class TransferRun:
             "task": dict(self.task.provenance),
             "recipe": describe_settings(self.recipe),
             "seed": self.seed,
+            **choice,
         }
 
     def look(self, store: Store) -> dict[str, Any] | None:
@@ -183,6 +189,8 @@ def retrain_all(
             if run.search is not None and found is None:
                 yield run, _keep(store, run, _result(failed="the search died"), device)
             else:
+                if found is not None and run.reshuffled:
+                    found = found.shuffle(derive_seed(run.seed, "reshuffle"))
                 retraining = Retraining(found, run.parent, run.task, run.seed, run.recipe)
                 todo[retraining] = run
     together = transfer_many(list(todo), device=device, progress=False, time_limit=clock.left)
