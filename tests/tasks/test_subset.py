@@ -1,6 +1,8 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from aprune.tasks import load_task
 from aprune.tasks.dataset import DataSet
 from aprune.tasks.digits import read_digits
 from aprune.tasks.subset import choose_classes, choose_images, make_task, resize
+from aprune.tasks.task import Task
 
 digits = cache(read_digits)
 
@@ -214,3 +217,167 @@ def test_provenance_is_json_whatever_the_numbers_came_as() -> None:
         "seed": 3,
         "size": 4,
     }
+
+
+Row = tuple[int, ...]
+
+
+def rows(images: torch.Tensor) -> list[Row]:
+    return [tuple(row) for row in images.flatten(1).tolist()]
+
+
+@pytest.fixture
+def marked(numbered: Callable[..., DataSet]) -> Callable[[list[int]], DataSet]:
+    """Data with 4 training images and so many test images of each class, no two images alike."""
+
+    def make(tests: list[int]) -> DataSet:
+        many = numbered(tests)
+        test_images = many.train_images.clone()
+        test_images[:, 1, 0, 1] = 1  # pixel (1, 0, 1) is 0 in all training images
+        few = numbered([4 if count else 0 for count in tests])
+        data = replace(few, test_images=test_images, test_labels=many.train_labels, checksum="")
+        everything = rows(data.train_images) + rows(data.test_images)
+        assert len(set(everything)) == len(everything)
+        return data
+
+    return make
+
+
+@pytest.mark.parametrize("images", [None, 3, 7, 20, 27])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_task_of_test_images_has_each_of_them_once_and_no_other(
+    marked: Callable[[list[int]], DataSet], images: int | None, seed: int
+) -> None:
+    data = marked([10, 12, 0, 11, 15])
+    task = make_task(data, classes=[4, 0, 3], images=images, seed=seed, split="test")
+    train, test = rows(task.train_images), rows(task.test_images)
+    of_classes = torch.isin(data.test_labels, torch.tensor([4, 0, 3]))
+    assert sorted(train + test) == sorted(rows(data.test_images[of_classes]))
+    assert not set(train) & set(test)
+    assert not set(train + test) & set(rows(data.train_images))
+    counts = task.train_labels.bincount(minlength=3)
+    assert counts.sum() == (15 if images is None else images)
+    assert counts.max() - counts.min() <= 1
+    # Pixel (0, 0, 0) holds the original class: labels went along with their images.
+    original = torch.tensor([4, 0, 3])
+    assert torch.equal(original[task.train_labels], task.train_images[:, 0, 0, 0].long())
+    assert torch.equal(original[task.test_labels], task.test_images[:, 0, 0, 0].long())
+    assert task.classes == ("class 4", "class 0", "class 3")
+    assert task.augment == data.augment
+
+
+@pytest.mark.parametrize(
+    ("tests", "each"), [([10, 10], 5), ([11, 11, 11], 5), ([2, 40], 1), ([3, 3], 1), ([9, 8, 7], 3)]
+)
+def test_half_of_the_test_images_by_default(
+    marked: Callable[[list[int]], DataSet], tests: list[int], each: int
+) -> None:
+    task = make_task(marked(tests), split="test")
+    assert task.train_labels.bincount().tolist() == [each] * len(tests)
+    assert task.test_labels.bincount().tolist() == [count - each for count in tests]
+    assert task.provenance["images"] == each * len(tests)
+
+
+def test_test_images_are_drawn_as_training_images_are(
+    marked: Callable[[list[int]], DataSet],
+) -> None:
+    data = marked([10, 12, 15])
+    swapped = replace(data, train_images=data.test_images, train_labels=data.test_labels)
+    for images in (3, 10, 25):
+        task = make_task(data, images=images, seed=5, split="test")
+        expected = choose_images(swapped, range(3), images, seed=5)
+        assert torch.equal(task.train_images, data.test_images[expected])
+        again = make_task(data, images=images, seed=5, split="test")
+        assert torch.equal(task.train_images, again.train_images)
+        assert torch.equal(task.test_images, again.test_images)
+
+
+def test_fewer_test_images_are_among_more(marked: Callable[[list[int]], DataSet]) -> None:
+    data = marked([10, 12, 15])
+    for seed in range(5):
+        chosen = [
+            set(rows(make_task(data, images=images, seed=seed, split="test").train_images))
+            for images in (3, 4, 8, 20, 27)
+        ]
+        assert all(few < more for few, more in pairwise(chosen))
+    one, two = (make_task(data, seed=seed, split="test") for seed in (0, 1))
+    assert not torch.equal(one.train_images, two.train_images)
+
+
+def test_a_task_of_test_images_is_resized_and_normalised_as_any_other() -> None:
+    task = load_task("digits", classes=[3, 5], images=20, size=16, split="test")
+    assert task.train_images.shape == (20, 1, 16, 16)
+    assert task.test_images.shape[1:] == (1, 16, 16)
+    pixels = task.train_images.numpy() / 255
+    np.testing.assert_allclose(task.mean.numpy(), [pixels.mean()], rtol=1e-6)
+    np.testing.assert_allclose(task.std.numpy(), [pixels.std()], rtol=1e-6)
+
+
+def test_only_a_task_of_test_images_tells_its_split() -> None:
+    def load(**settings: str) -> Task:
+        return load_task("digits", classes=[4, 2], images=9, seed=3, **settings)  # type: ignore[arg-type]
+
+    plain, same, other = load(), load(split="train"), load(split="test")
+    usual = {
+        "data": "digits",
+        "checksum": digits().checksum,
+        "classes": [4, 2],
+        "images": 9,
+        "seed": 3,
+        "size": None,
+    }
+    assert json.dumps(plain.provenance) == json.dumps(same.provenance) == json.dumps(usual)
+    assert json.dumps(other.provenance) == json.dumps(usual | {"split": "test"})
+    assert torch.equal(plain.train_images, same.train_images)
+    assert torch.equal(plain.test_images, same.test_images)
+
+
+def test_some_test_images_of_each_class_must_be_left(
+    marked: Callable[[list[int]], DataSet],
+) -> None:
+    data = marked([10, 12, 15])
+    for seed in range(10):
+        with pytest.raises(
+            TaskError, match="got 37 training images of split 'test'; numbered has 37 test images"
+        ) as caught:
+            make_task(data, images=37, seed=seed, split="test")
+        most = int(str(caught.value).partition("at most ")[2].partition(",")[0])
+        assert 27 <= most <= 29
+        task = make_task(data, images=most, seed=seed, split="test")
+        assert min(task.test_labels.bincount(minlength=3).tolist()) == 1
+        with pytest.raises(TaskError, match=f"at most {most}"):
+            make_task(data, images=most + 1, seed=seed, split="test")
+
+
+@pytest.mark.parametrize("images", [None, 2, 5])
+def test_a_class_with_one_test_image_cannot_be_split(
+    marked: Callable[[list[int]], DataSet], images: int | None
+) -> None:
+    data = marked([5, 1, 5])
+    with pytest.raises(TaskError, match="class 1 of numbered has 1 test image; split 'test' needs"):
+        make_task(data, images=images, split="test")
+    assert len(make_task(data, classes=[0, 2], split="test").train_labels) == 4
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (1, "at least 2, one for each class"),
+        (2.5, "got 2.5"),
+        (True, "got True"),
+        (1000, "ask for at most 1[89], or leave the number out to use half"),
+    ],
+)
+def test_impossible_numbers_of_test_images_are_refused(
+    marked: Callable[[list[int]], DataSet], images: int, message: str
+) -> None:
+    with pytest.raises(TaskError, match=message):
+        make_task(marked([10, 15]), images=images, split="test")
+
+
+@pytest.mark.parametrize("split", ["validation", "", "Test", None, 1, ["test"]])
+def test_an_unknown_split_is_refused(split: object) -> None:
+    with pytest.raises(TaskError, match="as the split; give 'train' or 'test'"):
+        load_task("digits", split=split)  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match="as the split; give 'train' or 'test'"):
+        make_task(digits(), split=split)  # type: ignore[arg-type]

@@ -1,14 +1,33 @@
-"""`aprune reproduce`: the figures of the paper."""
+"""`aprune reproduce`: the figures and the table of the paper."""
 
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aprune.cli import option
-from aprune.cli.output import output_folder, print_json, say
+from aprune.cli.output import complain, output_folder, print_json, print_table, say
+from aprune.errors import SettingError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EXAMPLE = "Example: aprune reproduce figure1 --data digits --seeds 5 --out figures/"
+SMALL = "Example: aprune reproduce {name} --scale small --parent mlp --budget quick --out paper/"
+REDRAW = "Example: aprune reproduce figures --from paper/ --out figures/"
+
+TITLES = {
+    "figure2": "Figure 2: the search's own domain, with 5,000 images that it has not seen.",
+    "figure3": "Figure 3: ten new classes with 5,000 images.",
+    "figure4": "Figure 4: ten new classes with 1,000 images.",
+    "figure5": "Figure 5: ten new classes with 500 images.",
+    "figure6": "Figure 6: ten new classes with 100 images.",
+    "figure7": "Figure 7: ten new classes with 50 images.",
+    "table1": "Table 1: figure 5 with the connections of each layer in random places.",
+    "all": "Figures 2 to 7 and table 1, and what becomes of the paper's claims.",
+}
 
 
 def make_app() -> typer.Typer:
@@ -16,11 +35,127 @@ def make_app() -> typer.Typer:
     app = typer.Typer(rich_markup_mode=None)
     app.callback(epilog=EXAMPLE)(_start)
     app.command("figure1", epilog=EXAMPLE)(reproduce_figure1)
+    for name, title in TITLES.items():
+        app.command(name, epilog=SMALL.format(name=name), help=title)(_make_command(name))
+    app.command("figures", epilog=REDRAW)(redraw_figures)
     return app
 
 
 def _start() -> None:
     """Compute a figure of the paper anew."""
+
+
+def _make_command(name: str) -> Callable[..., None]:
+    def command(
+        parent: Annotated[
+            str, typer.Option(metavar="NAME", help="The paper's is vgg19; with norms, vgg19_bn.")
+        ] = "vgg19",
+        protocol: Annotated[
+            str,
+            typer.Option(
+                metavar="NAME", help="fair, or paper: weights and rates as it prints them."
+            ),
+        ] = "fair",
+        scale: Annotated[
+            str, typer.Option(metavar="NAME", help="paper, or small: digits, for a CPU.")
+        ] = "paper",
+        budget: Annotated[
+            str, typer.Option(metavar="NAME", help="paper, or quick for a first look.")
+        ] = "paper",
+        seeds: Annotated[
+            int | None, typer.Option(metavar="N", help="Repetitions; else those of the budget.")
+        ] = None,
+        sparsity: Annotated[
+            str | None, typer.Option(metavar="S,…", help="Else those of the budget.")
+        ] = None,
+        images: option.Images = None,
+        out: Annotated[
+            Path,
+            typer.Option(metavar="FOLDER", help="For everything; what is there is not redone."),
+        ] = Path("aprune-paper"),
+        time_limit: Annotated[
+            float | None,
+            typer.Option(metavar="SECONDS", help="Then stop; the same command does the rest."),
+        ] = None,
+        device: option.Device = "auto",
+        json: option.Json = False,
+    ) -> None:
+        from aprune.experiments import paper
+
+        settings = {
+            "protocol": _one_of(protocol, ("fair", "paper"), "--protocol"),
+            "scale": _one_of(scale, ("paper", "small"), "--scale"),
+            "budget": _one_of(budget, ("paper", "quick"), "--budget"),
+            "seeds": seeds,
+            "sparsities": None if sparsity is None else option.read_sparsities(sparsity),
+            "images": images,
+        }
+        figures = {"all": paper.FIGURES, "table1": (paper.TABLE1,)}.get(name, (name,))
+        if images is not None and len(figures) > 1:
+            raise SettingError("--images is for one figure: each has a number of its own")
+        option.check_parent(parent)
+        comparisons = [paper.plan(figure, parent, **settings) for figure in figures]  # type: ignore[arg-type]
+        with output_folder(out):
+            frame = paper.reproduce(comparisons, out, device=device, time_limit=time_limit)
+            written = paper.redraw(frame, out) if len(frame) else []
+        _report(frame, written, out, as_json=json)
+
+    return command
+
+
+def redraw_figures(
+    source: Annotated[
+        Path, typer.Option("--from", metavar="FOLDER", help="With rows as parquet files.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="For figures and pages.")] = Path(
+        "aprune-figures"
+    ),
+    json: option.Json = False,
+) -> None:
+    """Draw figures 2 to 7 and table 1 again from rows, without training anything."""
+    from aprune.experiments import paper
+
+    frame = paper.read_rows(source)
+    with output_folder(out):
+        written = paper.redraw(frame, out)
+    _report(frame, written, out, as_json=json)
+
+
+def _one_of(value: str, known: tuple[str, ...], name: str) -> str:
+    if value not in known:
+        raise SettingError(f"got {value!r} for {name}: expected {' or '.join(known)}")
+    return value
+
+
+def _report(frame: "pd.DataFrame", written: list[Path], out: Path, *, as_json: bool) -> None:
+    from aprune.experiments.claims import judge
+
+    complete = bool(frame.attrs.get("complete", True))
+    verdicts = [
+        (str(parent), str(protocol), verdict)
+        for (parent, protocol), part in frame.groupby(["parent", "protocol"], sort=False)
+        for verdict in judge(part)
+    ]
+    if as_json:
+        print_json(
+            {
+                "out": str(out),
+                "complete": complete,
+                "rows": len(frame),
+                "files": [str(path) for path in written],
+                "verdicts": [
+                    {"parent": parent, "protocol": protocol, **asdict(verdict)}
+                    for parent, protocol, verdict in verdicts
+                ],
+            }
+        )
+    else:
+        lines = [(parent, protocol, v.claim, v.verdict) for parent, protocol, v in verdicts]
+        header = ("parent", "protocol", "claim", "verdict")
+        print_table(header, lines, left=header)
+        say(f"{len(frame)} rows; in {out}: {', '.join(sorted({p.name for p in written}))}")
+    if not complete:
+        complain("the time was up before all was done; run the same command again for the rest")
 
 
 def reproduce_figure1(

@@ -31,6 +31,7 @@ def compare(
     comparison: Comparison,
     out: Path | str,
     *,
+    store: Store | None = None,
     device: str | torch.device = "auto",
     progress: bool | None = None,
     time_limit: float | None = None,
@@ -43,6 +44,7 @@ def compare(
     Args:
         comparison: What to do.
         out: Folder for everything.
+        store: Where runs are kept, to be shared with other comparisons; None keeps them under `out`.
         device: `auto`, `cpu` or `cuda`.
         progress: Whether to show a bar; None shows it on a terminal.
         time_limit: Seconds after which nothing more is started, and nothing that would probably
@@ -63,7 +65,7 @@ def compare(
     import pandas as pd
 
     out = check_writable(out)
-    work = _Work(comparison, Store(out), choose_device(device), time_limit)
+    work = _Work(comparison, store or Store(out), choose_device(device), time_limit)
     with bar("comparison", work.size, show=progress) as advance:
         complete = work.do_all(advance)
     frame = pd.DataFrame(work.rows, columns=list(_COLUMNS)).astype(_COLUMNS)
@@ -170,9 +172,9 @@ class _Work:
             place = run.search.sparsities.index(run.sparsity)
             connections, empty = search["connections"][place], search["empty_layers"][place]
         return {
-            "figure": "",
+            "figure": self.comparison.figure,
             "parent": self.comparison.parent,
-            "protocol": "fair",
+            "protocol": self.comparison.protocol,
             "method": arm.method,
             "reshuffled": arm.reshuffled,
             "sparsity": run.sparsity,

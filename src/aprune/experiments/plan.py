@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from aprune.connections import find_connections
 from aprune.errors import SettingError
 from aprune.experiments.run import SearchRun, TransferRun
+from aprune.initialise import Scheme
 from aprune.maths.select import check_sparsity
 from aprune.methods import AP, IMP, METHODS, Method, Random
 from aprune.parents import build_parent, parent_for, parent_names
@@ -19,6 +20,7 @@ from aprune.tasks import Task, load_task
 from aprune.training import Recipe
 
 DENSE = "dense"
+_PAPER_LR = 0.1  # c of the paper's c/√i, for which it gives no number
 _HELD_OUT = 0.2  # of the new task's training images, to choose the learning rate on
 _TUNING_SEEDS = 3  # the held-out images of one repetition are few: a choice by them is a toss-up
 
@@ -32,6 +34,7 @@ class TaskChoice:
         classes: How many to draw with the seed, or which; None for all.
         images: How many training images to draw with the seed; None for all.
         size: Height and width to resize to; None leaves them as they are.
+        split: `test` for a task of the test images alone, as `load_task` takes it.
 
     Example:
         >>> TaskChoice("digits", classes=2, images=20).load(seed=1).classes
@@ -42,11 +45,12 @@ class TaskChoice:
     classes: int | tuple[int, ...] | tuple[str, ...] | None = None
     images: int | None = None
     size: int | None = None
+    split: Literal["train", "test"] = "train"
 
     @property
     def draws(self) -> bool:
         """Whether different seeds give different tasks."""
-        return isinstance(self.classes, int) or self.images is not None
+        return isinstance(self.classes, int) or self.images is not None or self.split == "test"
 
     def load(self, seed: int) -> Task:
         """Load the task that `seed` draws, on the CPU."""
@@ -56,6 +60,7 @@ class TaskChoice:
             images=self.images,
             seed=seed if self.draws else 0,
             size=self.size,
+            split=self.split,
         )
 
 
@@ -86,6 +91,9 @@ class Trial:
     mixup: float | None
 
 
+Protocol = Literal["fair", "paper"]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Which methods to compare, on what, and how.
@@ -111,6 +119,10 @@ class Comparison:
         mixups: Shares of mixed images to choose from along with them, if not that of
             `Recipe.for_transfer`.
         tuning_seeds: Repetitions that they are chosen on; none means the first three of `seeds`.
+        protocol: How retrainings are done. `fair`: fresh weights that fit the mask, and a learning rate
+            chosen for each method. `paper`: weights from N(0, ε²) and one falling rate of plain SGD for
+            all, as the paper prints it; where it gives no number, a usual one.
+        figure: What the rows are marked with.
         reshuffled: Methods whose architectures are also retrained with the connections of each layer in
             random places: what is left of them is how many each layer keeps.
 
@@ -138,8 +150,12 @@ class Comparison:
     mixups: tuple[float, ...] = ()
     tuning_seeds: tuple[int, ...] = ()
     reshuffled: tuple[str, ...] = ()
+    protocol: Protocol = "fair"
+    figure: str = ""
 
     def __post_init__(self) -> None:
+        if self.protocol not in get_args(Protocol):
+            raise SettingError(f"unknown protocol {self.protocol!r}: expected fair or paper")
         known = (*METHODS, DENSE)
         for name in self.methods:
             if name not in known:
@@ -191,6 +207,8 @@ class Plan:
         """Return all that each method may choose from, in the order in which it was given."""
         c = self.comparison
         lrs = c.lrs
+        if c.protocol == "paper":
+            return [Trial(_PAPER_LR, None)]
         if not lrs:
             usual = self._recipe(self._task(c.new_task, c.seeds[0])).lr
             lrs = (usual / 2, usual, usual * 2)
@@ -228,11 +246,21 @@ class Plan:
         recipe = self._recipe(task).but(lr=trial.lr, mixup=trial.mixup)
         search = self.search(arm.method, seed)
         parent = self.comparison.parent
-        return TransferRun(parent, search, arm.sparsity, task, recipe, seed, arm.reshuffled)
+        init: Scheme = "normal" if self.comparison.protocol == "paper" else "auto"
+        return TransferRun(parent, search, arm.sparsity, task, recipe, seed, arm.reshuffled, init)
 
     def _recipe(self, task: Task) -> Recipe:
         c = self.comparison
         usual = Recipe.for_transfer(self._network(task), task)
+        if c.protocol == "paper":
+            usual = Recipe(
+                steps=usual.steps,
+                batch=usual.batch,
+                lr=_PAPER_LR,
+                schedule="inverse_sqrt",
+                momentum=0.0,
+                clip=None,
+            )
         return usual.but(steps=c.retrain_steps, batch=c.retrain_batch)
 
     def _task(self, choice: TaskChoice, seed: int) -> Task:

@@ -12,6 +12,7 @@ from aprune.bulk import transfer_many
 from aprune.errors import SearchError, TrainingError
 from aprune.experiments.store import Store
 from aprune.finding import search
+from aprune.initialise import Scheme
 from aprune.maths.seed import derive_seed
 from aprune.methods import Method
 from aprune.progress import Clock
@@ -129,6 +130,7 @@ class TransferRun:
         recipe: How weights are trained.
         seed: Of the fresh weights and of the order of images.
         reshuffled: Whether the connections are moved to random places within each layer before.
+        init: How fresh weights are drawn.
     """
 
     parent: str
@@ -138,11 +140,13 @@ class TransferRun:
     recipe: Recipe
     seed: int
     reshuffled: bool = False
+    init: Scheme = "auto"
 
     def describe(self) -> dict[str, Any]:
         """Return everything that determines the result, as JSON can hold it."""
         # what was done before there was a choice keeps its name
-        choice = {"reshuffled": True} if self.reshuffled else {}
+        choice: dict[str, Any] = {"reshuffled": True} if self.reshuffled else {}
+        choice |= {"init": self.init} if self.init != "auto" else {}
         return {
             "kind": "transfer",
             "version": _VERSION,
@@ -191,7 +195,7 @@ def retrain_all(
             else:
                 if found is not None and run.reshuffled:
                     found = found.shuffle(derive_seed(run.seed, "reshuffle"))
-                retraining = Retraining(found, run.parent, run.task, run.seed, run.recipe)
+                retraining = Retraining(found, run.parent, run.task, run.seed, run.recipe, run.init)
                 todo[retraining] = run
     together = transfer_many(list(todo), device=device, progress=False, time_limit=clock.left)
     for retraining, trained in together:

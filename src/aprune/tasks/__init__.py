@@ -11,7 +11,7 @@ from aprune.tasks.library import (
     read_dataset,
     task_names,
 )
-from aprune.tasks.subset import check_size, make_task
+from aprune.tasks.subset import Split, check_size, check_split, make_task
 from aprune.tasks.task import Augment, Task
 
 __all__ = [
@@ -34,6 +34,7 @@ def load_task(
     images: int | None = None,
     seed: int = 0,
     size: int | None = None,
+    split: Split = "train",
 ) -> Task:
     """Load a data set, or a part of it, as a task.
 
@@ -42,9 +43,11 @@ def load_task(
         classes: How many classes to draw with the seed, or which ones, as numbers or names in the
             order of the new labels; by default all that have images.
         images: How many training images, balanced over the classes; by default all. Fewer images
-            are always among more of the same seed. The test images stay whole.
+            are always among more of the same seed. The test images stay whole, but see `split`.
         seed: Decides which classes and which images are drawn, in the same way on every machine.
         size: Height and width to resize to; by default as they are, for a folder 32.
+        split: "test" makes the task of the data set's test images alone. `images` of them, by
+            default half, are its training images; all others are its test images.
 
     Returns:
         The task, on the CPU.
@@ -56,6 +59,12 @@ def load_task(
         >>> task = load_task("digits", classes=5, images=50, seed=0)
         >>> task.train_images.shape, task.train_labels.bincount().tolist()
         (torch.Size([50, 1, 8, 8]), [10, 10, 10, 10, 10])
+        >>> unseen = load_task("digits", images=200, split="test")
+        >>> len(unseen.train_labels), len(unseen.test_labels)
+        (200, 399)
     """
     check_size(size)
-    return make_task(read_dataset(name, size), classes=classes, images=images, seed=seed, size=size)
+    check_split(split)
+    return make_task(
+        read_dataset(name, size), classes=classes, images=images, seed=seed, size=size, split=split
+    )

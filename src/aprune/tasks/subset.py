@@ -1,7 +1,9 @@
 """Making a task of a data set: which classes, which images, which size."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from aprune.tasks.dataset import DataSet
 from aprune.tasks.draw import shuffled
 from aprune.tasks.task import Task
 
+Split = Literal["train", "test"]
 LARGEST_SIZE = 1024
 _CHUNK = 1024  # images resized at once, so that their float copies stay small
 
@@ -22,16 +25,22 @@ def make_task(
     images: int | None = None,
     seed: int = 0,
     size: int | None = None,
+    split: Split = "train",
 ) -> Task:
-    """Choose classes and training images of a data set; the test images of the classes stay whole.
+    """Choose classes and training images of a data set.
+
+    The test images of the classes stay whole, unless the training images are chosen among them.
 
     Args:
         data: Where to choose from.
         classes: How many classes to draw, or which (numbers or names, in the order of the new
             labels); all that are there by default.
-        images: Number of training images, balanced over the classes; all by default.
+        images: Number of training images, balanced over the classes; all by default, and half of
+            the test images where `split` is "test".
         seed: Decides what is drawn.
         size: Height and width to resize to; as they are by default.
+        split: "test" makes the task of the test images alone: those that are not chosen to train
+            on are its test images.
 
     Returns:
         The task, with labels 0 … K − 1.
@@ -40,11 +49,20 @@ def make_task(
         >>> from aprune.tasks.digits import read_digits
         >>> make_task(read_digits(), classes=["7", "2"], images=10).classes
         ('7', '2')
+        >>> part = make_task(read_digits(), images=300, split="test")
+        >>> len(part.train_labels), len(part.test_labels), len(read_digits().test_labels)
+        (300, 299, 599)
     """
     check_size(size)
+    check_split(split)
     chosen = choose_classes(data, classes, seed)
+    if split == "test":
+        data = replace(data, train_images=data.test_images, train_labels=data.test_labels)
+        images = _leave_some(data, chosen, images, seed)
     train = choose_images(data, chosen, images, seed)
     test = torch.isin(data.test_labels, torch.tensor(chosen)).nonzero().flatten()
+    if split == "test":
+        test = test[~torch.isin(test, train)]
     renumber = torch.full((len(data.classes),), -1)
     renumber[chosen] = torch.arange(len(chosen))
     return Task(
@@ -62,7 +80,8 @@ def make_task(
             "images": len(train),
             "seed": int(seed),
             "size": None if size is None else int(size),
-        },
+        }
+        | ({"split": "test"} if split == "test" else {}),
     )
 
 
@@ -143,11 +162,8 @@ def choose_images(
             f"got {images!r} training images for {len(classes)} classes; give a whole number of at"
             f" least {len(classes)}, one for each class"
         )
-    # The turn of a class decides who gets one more when the number does not divide.
-    turns = shuffled(len(classes), seed, "turns").argsort().tolist()
-    most = min(
-        len(member) * len(classes) + turn for member, turn in zip(members, turns, strict=True)
-    )
+    turns = _turns(len(classes), seed)
+    most = _most([len(member) for member in members], seed)
     if wanted > most:
         there = sum(len(member) for member in members)
         raise TaskError(
@@ -199,6 +215,50 @@ def check_size(size: int | None) -> None:
         raise TaskError(
             f"got {size!r} as the image size; give a whole number of 1 … {LARGEST_SIZE} pixels"
         )
+
+
+def check_split(split: Split) -> None:
+    """Raise a `TaskError` unless `split` is "train" or "test".
+
+    Example:
+        >>> check_split("test")
+    """
+    if split not in ("train", "test"):
+        raise TaskError(f"got {split!r} as the split; give 'train' or 'test'")
+
+
+def _turns(classes: int, seed: int) -> list[int]:
+    """Return the turn of each class, which decides who gets one more if a number does not divide."""
+    turns: list[int] = shuffled(classes, seed, "turns").argsort().tolist()
+    return turns
+
+
+def _most(sizes: Sequence[int], seed: int) -> int:
+    """Return how many images can be dealt out to classes that have `sizes` of them."""
+    turns = _turns(len(sizes), seed)
+    return min(size * len(sizes) + turn for size, turn in zip(sizes, turns, strict=True))
+
+
+def _leave_some(data: DataSet, classes: Sequence[int], images: int | None, seed: int) -> int:
+    """Return how many test images to train on, half by default; one of each class must be left."""
+    sizes = data.test_labels.bincount(minlength=len(data.classes))[list(classes)].tolist()
+    smallest: int = min(sizes)
+    if smallest < 2:
+        raise TaskError(
+            f"class {data.classes[classes[sizes.index(smallest)]]} of {data.name} has {smallest}"
+            " test image; split 'test' needs at least 2 of each class, one to train on and one to"
+            " test on: choose other classes"
+        )
+    if images is None:
+        return smallest // 2 * len(classes)
+    wanted, most = _whole(images), _most([size - 1 for size in sizes], seed)
+    if wanted is not None and wanted > most:
+        raise TaskError(
+            f"got {wanted} training images of split 'test'; {data.name} has {sum(sizes)} test"
+            f" images of these {len(classes)} classes and one of each must be left to test on: ask"
+            f" for at most {most}, or leave the number out to use half"
+        )
+    return images
 
 
 def _take(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

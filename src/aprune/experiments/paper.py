@@ -1,0 +1,251 @@
+"""The paper's experiments: figures 2 to 7 and table 1, from raw data to a page of verdicts.
+
+Architectures are searched on one task and retrained on another that has few images: AP, random
+connections, IMP and the dense parent, at seven sparsities, five times over. The seed of a repetition
+draws classes, images, initial weights and search. Figure 2 stays in the domain of the search, on images
+that it has not seen; figures 3 to 7 go to ten new classes with ever fewer images. Table 1 is figure 5
+again, with the connections of each layer in random places.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from aprune.errors import FileError, SettingError
+from aprune.experiments import page, report, style
+from aprune.experiments.claims import judge
+from aprune.experiments.comparison import compare
+from aprune.experiments.plan import Comparison, Protocol, TaskChoice
+from aprune.experiments.store import Store
+from aprune.files import check_writable, writing
+from aprune.methods import IMP
+from aprune.progress import Clock, bar
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+SPARSITIES = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)
+TABLE1 = "figure5"
+"""The figure whose architectures table 1 reshuffles."""
+
+Scale = Literal["paper", "small"]
+Budget = Literal["paper", "quick"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a reproduction takes place.
+
+    Attributes:
+        search: The task of the search.
+        new: The new task of each figure.
+        search_steps: Of a search; None for the usual ones.
+        retrain_steps: Of a retraining, likewise.
+    """
+
+    search: TaskChoice
+    new: Mapping[str, TaskChoice]
+    search_steps: int | None = None
+    retrain_steps: int | None = None
+
+
+SETTINGS: Mapping[Scale, Setting] = {
+    "paper": Setting(
+        TaskChoice("cifar10"),
+        {
+            "figure2": TaskChoice("cifar10", images=5_000, split="test"),
+            **{
+                f"figure{number}": TaskChoice("cifar100", classes=10, images=images)
+                for number, images in ((3, 5_000), (4, 1_000), (5, 500), (6, 100), (7, 50))
+            },
+        },
+    ),
+    # for a CPU: the same experiment on 8 × 8 digits, in minutes
+    "small": Setting(
+        TaskChoice("digits", classes=(0, 1, 2, 3, 4)),
+        {
+            "figure2": TaskChoice("digits", classes=(0, 1, 2, 3, 4), images=150, split="test"),
+            **{
+                f"figure{number}": TaskChoice("digits", classes=(5, 6, 7, 8, 9), images=images)
+                for number, images in ((3, 500), (4, 200), (5, 100), (6, 50), (7, 25))
+            },
+        },
+        search_steps=500,
+        retrain_steps=200,
+    ),
+}
+FIGURES = tuple(SETTINGS["paper"].new)
+
+
+def plan(
+    figure: str,
+    parent: str,
+    *,
+    protocol: Protocol = "fair",
+    scale: Scale = "paper",
+    budget: Budget = "paper",
+    seeds: int | None = None,
+    sparsities: Sequence[float] | None = None,
+    images: int | None = None,
+) -> Comparison:
+    """Return what a figure compares.
+
+    Args:
+        figure: One of `FIGURES`.
+        parent: Name of the parent.
+        protocol: `fair` or `paper` (see `Comparison`).
+        scale: `paper`, or `small` for a CPU.
+        budget: `paper`, or `quick` for a first look: two seeds, three sparsities, fewer steps.
+        seeds: Repetitions, if not those of the budget.
+        sparsities: Likewise.
+        images: Images of the new task, if not those of the figure.
+
+    Example:
+        >>> plan("figure5", "vgg19", seeds=2).seeds
+        (0, 1)
+    """
+    if figure not in FIGURES:
+        raise SettingError(f"unknown figure {figure!r}: expected one of {', '.join(FIGURES)}")
+    setting, quick = SETTINGS[scale], budget == "quick"
+    new = setting.new[figure]
+    repetitions = tuple(range(seeds if seeds is not None else 2 if quick else 5))
+    return Comparison(
+        parent=parent,
+        search_task=setting.search,
+        new_task=new if images is None else replace(new, images=images),
+        methods=("ap", "random", "imp", "dense"),
+        sparsities=tuple(sparsities or ((0.5, 0.9, 0.99) if quick else SPARSITIES)),
+        seeds=repetitions,
+        imp=IMP(),
+        search_steps=_part(setting.search_steps, quick, 500),
+        retrain_steps=_part(setting.retrain_steps, quick, 400),
+        tuning_seeds=repetitions[:1],
+        reshuffled=("ap", "imp") if figure == TABLE1 else (),
+        protocol=protocol,
+        figure=figure,
+    )
+
+
+def _part(steps: int | None, quick: bool, otherwise: int) -> int | None:
+    if not quick:
+        return steps
+    return otherwise if steps is None else max(1, steps // 4)
+
+
+def reproduce(
+    comparisons: Sequence[Comparison],
+    out: Path | str,
+    *,
+    device: str | torch.device = "auto",
+    progress: bool | None = None,
+    time_limit: float | None = None,
+) -> "pd.DataFrame":
+    """Do figures, or what is left of them; the same call resumes after an interruption.
+
+    Every run is kept in one store under `out`, so that figures share their searches. Each figure gets a
+    folder `PARENT-PROTOCOL/FIGURE` with rows, table and figure.
+
+    Args:
+        comparisons: What `plan` gave, of one parent and protocol.
+        out: Folder for everything.
+        device: `auto`, `cpu` or `cuda`.
+        progress: Whether to show a bar; None shows it on a terminal.
+        time_limit: Seconds after which nothing more is started.
+
+    Returns:
+        The rows of all figures; `attrs["complete"]` says whether all was done.
+    """
+    import pandas as pd
+
+    out = check_writable(out)
+    store, clock, frames = Store(out), Clock(time_limit), []
+    with bar("figures", len(comparisons), show=progress) as advance:
+        for comparison in comparisons:
+            folder = out / f"{comparison.parent.replace(':', '_')}-{comparison.protocol}"
+            frames.append(
+                compare(
+                    comparison,
+                    folder / comparison.figure,
+                    store=store,
+                    device=device,
+                    progress=False,
+                    time_limit=clock.left,
+                )
+            )
+            advance(1, note=comparison.figure)
+    frame = pd.concat(frames, ignore_index=True)
+    frame.attrs["complete"] = all(part.attrs["complete"] for part in frames)
+    return frame
+
+
+def read_rows(folder: Path | str) -> "pd.DataFrame":
+    """Read the rows of all figures under `folder`.
+
+    Raises:
+        FileError: There are none, or a file of rows is damaged; its name is in the message.
+    """
+    import pandas as pd
+
+    frames = []
+    for path in sorted(Path(folder).rglob("*.parquet")):
+        try:
+            rows = pd.read_parquet(path)
+        except (OSError, ValueError) as error:
+            raise FileError(f"{path} cannot be read as rows: {error}") from error
+        if {"figure", "parent", "protocol", "reshuffled"} <= set(rows.columns):
+            frames.append(rows[rows["figure"].isin(FIGURES)])
+    if not frames or not sum(map(len, frames)):
+        raise FileError(
+            f"there are no rows of the paper's figures under {folder}: expected parquet files as"
+            " `aprune reproduce` writes them"
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def redraw(frame: "pd.DataFrame", out: Path | str) -> list[Path]:
+    """Draw every figure of the rows, and write a page with the verdicts; nothing is trained.
+
+    Args:
+        frame: Rows of `reproduce`, of any parents and protocols.
+        out: Folder; each parent and protocol gets one of its own in it.
+
+    Returns:
+        The files written.
+    """
+    out = check_writable(out)
+    written: list[Path] = []
+    for (parent, protocol), part in frame.groupby(["parent", "protocol"], sort=False):
+        folder = out / f"{str(parent).replace(':', '_')}-{protocol}"
+        for figure, rows in part.groupby("figure"):
+            plain = rows[~rows["reshuffled"]]
+            if plain["accuracy"].notna().any():
+                written += style.save(report.draw(plain), folder / str(figure))
+        table = _rows_of_table1(part)
+        if table["reshuffled"].any() and table["accuracy"].notna().any():
+            written += style.save(draw_table1(part), folder / "table1")
+        written.append(folder / "claims.md")
+        with writing(written[-1]) as temporary:
+            text = page.write_page(judge(part), page.table1(part))
+            temporary.write_text(text, encoding="utf-8")
+    return written
+
+
+def draw_table1(frame: "pd.DataFrame") -> "Figure":
+    """Draw architectures as they were found and reshuffled, with the paper's printed values."""
+    rows = _rows_of_table1(frame)
+    figure = report.draw(rows)
+    if (rows["parent"] == "vgg19").all() and (rows["images"] == 500).all():
+        with style.styled():
+            for method, printed in page.PRINTED.items():
+                places, values = [1 - sparsity for sparsity in printed], list(printed.values())
+                colour, axes = style.COLOURS[method], figure.axes[0]
+                axes.plot(places, values, "x", color=colour, alpha=0.6, zorder=3)
+    return figure
+
+
+def _rows_of_table1(frame: "pd.DataFrame") -> "pd.DataFrame":
+    return frame[(frame["figure"] == TABLE1) & frame["method"].isin(page.PRINTED)]

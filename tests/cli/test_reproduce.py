@@ -1,0 +1,57 @@
+"""`aprune reproduce`: parts of the paper in seconds, resumed, refused and drawn again."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = ("--scale", "small", "--parent", "logistic", "--budget", "quick", "--seeds", 1)
+SMALL += ("--sparsity", "0.5", "--device", "cpu")
+
+
+def test_table1_is_made_kept_and_drawn_again(aprune: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "paper"
+    first = aprune("reproduce", "table1", *SMALL, "--out", out)
+    assert first.status == 0, first.err
+    assert "undecided" in first.out
+    runs = {path: path.stat().st_mtime_ns for path in out.glob("runs/*.json")}
+    assert runs
+    again = aprune("reproduce", "table1", *SMALL, "--out", out, "--json")
+    told = json.loads(again.out)
+    assert told["complete"] is True
+    assert told["rows"] == 6  # AP and IMP as found and reshuffled, random, dense
+    assert [verdict["number"] for verdict in told["verdicts"]] == [2, 3, 4, 5]
+    assert {path: path.stat().st_mtime_ns for path in out.glob("runs/*.json")} == runs
+    drawn = aprune("reproduce", "figures", "--from", out, "--out", tmp_path / "drawn", "--json")
+    files = {Path(path).name for path in json.loads(drawn.out)["files"]}
+    assert files >= {"figure5.png", "table1.png", "claims.md"}
+
+
+def test_no_time_is_said_and_nothing_is_lost(aprune: Callable[..., Any], tmp_path: Path) -> None:
+    done = aprune("reproduce", "figure7", *SMALL, "--out", tmp_path, "--time-limit", 1e-9)
+    assert done.status == 0
+    assert "run the same command again" in done.err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (("figure5", "--protocol", "kind"), "--protocol"),
+        (("figure5", "--scale", "huge"), "--scale"),
+        (("figure5", "--budget", "0"), "--budget"),
+        (("figure5", "--parent", "vgg20"), "vgg20"),
+        (("figure5", "--sparsity", "2"), "2"),
+        (("figure5", "--seeds", "0"), "seeds"),
+        (("all", "--images", "50"), "--images"),
+        (("figures", "--from", "nowhere"), "nowhere"),
+    ],
+)
+def test_nonsense_is_refused(
+    aprune: Callable[..., Any], tmp_path: Path, wrong: tuple[str, ...], word: str
+) -> None:
+    aprune("reproduce", *wrong, "--out", tmp_path / "out").assert_refused(word)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,158 @@
+"""The paper's experiments: what is compared, what is shared, and what becomes of the rows."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from aprune.errors import FileError, SettingError
+from aprune.experiments import paper, run
+from aprune.experiments.plan import Comparison, Plan, TaskChoice
+from aprune.methods import IMP
+from aprune.training import choose_device
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = choose_device("cpu")
+
+
+def tiny(figure: str, **changes: Any) -> Comparison:
+    """Return a figure of the small scale that takes a second."""
+    made = paper.plan(figure, "logistic", scale="small", seeds=1, sparsities=(0.5,))
+    quick = {"search_steps": 12, "retrain_steps": 5, "lrs": (0.1,), "imp": IMP(rounds=2)}
+    return dataclasses.replace(made, **(quick | changes))
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the searches that are really done, by method."""
+    counter: Counter[str] = Counter()
+    search = run.search
+
+    def counted(*args: Any, **rest: Any) -> Any:
+        counter[args[2].name] += 1
+        return search(*args, **rest)
+
+    monkeypatch.setattr(run, "search", counted)
+    return counter
+
+
+def test_the_grid_is_the_papers() -> None:
+    images = {"figure2": 5_000, "figure3": 5_000, "figure4": 1_000}
+    images |= {"figure5": 500, "figure6": 100, "figure7": 50}
+    assert tuple(images) == paper.FIGURES
+    for figure, number in images.items():
+        made = paper.plan(figure, "vgg19")
+        assert made.sparsities == (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)
+        assert made.seeds == (0, 1, 2, 3, 4)
+        assert set(made.methods) == {"ap", "random", "imp", "dense"}
+        assert made.search_task == TaskChoice("cifar10")
+        assert made.new_task.images == number
+        assert made.reshuffled == (("ap", "imp") if figure == "figure5" else ())
+    inside = paper.plan("figure2", "vgg19").new_task
+    assert (inside.name, inside.split) == ("cifar10", "test")
+    outside = paper.plan("figure6", "vgg19").new_task
+    assert (outside.name, outside.classes, outside.split) == ("cifar100", 10, "train")
+
+
+def test_parts_of_it_can_be_had() -> None:
+    quick = paper.plan("figure5", "vgg19", budget="quick")
+    assert len(quick.seeds) < 5
+    assert len(quick.sparsities) < 7
+    assert quick.search_steps is not None
+    chosen = paper.plan("figure5", "vgg19", seeds=3, sparsities=[0.9], images=200)
+    assert (chosen.seeds, chosen.sparsities, chosen.new_task.images) == ((0, 1, 2), (0.9,), 200)
+    with pytest.raises(SettingError, match="unknown figure 'figure8': expected one of figure2"):
+        paper.plan("figure8", "vgg19")
+
+
+def test_the_papers_protocol_draws_and_trains_as_printed() -> None:
+    for protocol, init, schedule in (("fair", "auto", "hold"), ("paper", "normal", "inverse_sqrt")):
+        made = Plan(dataclasses.replace(tiny("figure5"), protocol=protocol, lrs=()), CPU)
+        arm = next(iter(made.comparison.arms()))
+        final = made.final(arm, 0, made.trials()[0])
+        assert (final.init, final.recipe.schedule) == (init, schedule)
+        assert ("init" in final.describe()) == (init == "normal")
+        assert len(made.trials()) == (1 if protocol == "paper" else 3)
+    with pytest.raises(SettingError, match="unknown protocol 'kind'"):
+        tiny("figure5", protocol="kind")
+
+
+def test_figures_share_searches_and_rows_can_be_drawn_again(
+    tmp_path: Path, searches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = [tiny("figure2"), tiny("figure5"), tiny("figure5", protocol="paper")]
+    frame = paper.reproduce(figures, tmp_path / "all", device="cpu")
+    assert frame.attrs["complete"]
+    assert searches == {"ap": 1, "random": 1, "imp": 1}
+    counts = frame.groupby(["figure", "protocol", "reshuffled"]).size().to_dict()
+    assert counts == {
+        ("figure2", "fair", False): 4,
+        ("figure5", "fair", False): 4,
+        ("figure5", "fair", True): 2,
+        ("figure5", "paper", False): 4,
+        ("figure5", "paper", True): 2,
+    }
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing is to be trained")
+
+    monkeypatch.setattr(run, "transfer_many", refuse)
+    monkeypatch.setattr(run, "search", refuse)
+    rows = paper.read_rows(tmp_path / "all")
+    keys = ["protocol", "figure", "method", "reshuffled"]
+    pd.testing.assert_frame_equal(
+        rows.sort_values(keys, ignore_index=True), frame.sort_values(keys, ignore_index=True)
+    )
+    written = paper.redraw(rows, tmp_path / "again")
+    names = {str(path.relative_to(tmp_path / "again")) for path in written}
+    assert {name for name in names if name.endswith((".png", ".md"))} == {
+        "logistic-fair/figure2.png",
+        "logistic-fair/figure5.png",
+        "logistic-fair/table1.png",
+        "logistic-fair/claims.md",
+        "logistic-paper/figure5.png",
+        "logistic-paper/table1.png",
+        "logistic-paper/claims.md",
+    }
+    assert all(path.stat().st_size > 0 for path in written)
+
+
+def test_rows_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no rows of the paper's figures under"):
+        paper.read_rows(tmp_path)
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 half a file")
+    with pytest.raises(FileError, match=r"rows\.parquet cannot be read as rows"):
+        paper.read_rows(tmp_path)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import torch
+torch.set_num_threads(1)
+from aprune.experiments import paper
+from test_paper import tiny
+paper.reproduce([tiny("figure5"), tiny("figure6")], sys.argv[1], device="cpu", progress=False)
+"""
+
+
+def test_killed_again_and_again_it_gives_the_same_rows(tmp_path: Path) -> None:
+    whole = paper.reproduce([tiny("figure5"), tiny("figure6")], tmp_path / "whole", device="cpu")
+    place = tmp_path / "killed"
+    command = [sys.executable, "-c", SCRIPT, str(place), str(Path(__file__).parent)]
+    for kept in (1, 4, 9):  # kills it as soon as so many runs are there
+        with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+            while process.poll() is None and len(list(place.glob("runs/*.json"))) < kept:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+    resumed = paper.reproduce([tiny("figure5"), tiny("figure6")], place, device="cpu")
+    pd.testing.assert_frame_equal(resumed, whole)
