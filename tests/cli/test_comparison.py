@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,19 @@ def test_compare_as_json_does_nothing_again(
     assert [row["accuracy"] for row in document["rows"]] == pytest.approx(rows["accuracy"].tolist())
     dense = [row for row in document["rows"] if row["method"] == "dense"]
     assert all(row["search_loss"] is None for row in dense)
+
+
+def test_a_damaged_run_is_named_and_done_again(
+    aprune: Callable[..., Any], compared: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(compared, out)
+    path = sorted((out / "runs").iterdir())[0]
+    path.write_bytes(path.read_bytes()[:30])
+    done = aprune(*SMALL, "--out", out)
+    assert done.status == 0
+    assert done.err == f"aprune: {path} was damaged: its run was done again\n"
+    assert (out / "rows.parquet").read_bytes() == (compared / "rows.parquet").read_bytes()
 
 
 def test_compare_stops_in_time(aprune: Callable[..., Any], tmp_path: Path) -> None:

@@ -266,8 +266,11 @@ def test_damaged_files_are_redone(
     out = shutil.copytree(whole[1], tmp_path / "copy")
     for path in [*(out / "runs").iterdir(), *(out / "architectures").iterdir()]:
         path.write_bytes(path.read_bytes()[:-20])
-    pd.testing.assert_frame_equal(do(TINY, out), whole[0])
+    again = do(TINY, out)
+    pd.testing.assert_frame_equal(again, whole[0])
     assert count.total() == SIZE
+    assert len(again.attrs["damaged"]) == len(set(again.attrs["damaged"])) == SIZE
+    assert do(TINY, out).attrs["damaged"] == []
 
 
 def test_learning_rate_does_not_depend_on_test_images(

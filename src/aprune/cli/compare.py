@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aprune.cli import option
-from aprune.cli.output import complain, output_folder, print_json, print_table, say
+from aprune.cli.output import complain_of, output_folder, print_json, print_table, say
 from aprune.errors import SettingError
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def compare(
     with output_folder(out):
         frame = compare(comparison, out, device=device, time_limit=time_limit)
     _print(frame, out, as_json=json)
-    if not frame.attrs["complete"]:
-        complain("the time was up before all was done; run the same command again for the rest")
+    complain_of(frame.attrs)
 
 
 def _fixed(text: str | None, option_name: str) -> int | tuple[str, ...] | None:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,14 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 def complain(text: str) -> None:
     """Print one line about what went wrong, on stderr."""
     print(f"aprune: {text}", file=sys.stderr)
+
+
+def complain_of(attrs: Mapping[Any, Any]) -> None:
+    """Say what `attrs` of a comparison tell: files that were not believed, and what is missing."""
+    for path in attrs.get("damaged", ()):
+        complain(f"{printable(path)} was damaged: its run was done again")
+    if not attrs.get("complete", True):
+        complain("the time was up before all was done; run the same command again for the rest")
 
 
 def say(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aprune.cli import option
-from aprune.cli.output import complain, output_folder, print_json, print_table, say
+from aprune.cli.output import complain_of, output_folder, print_json, print_table, say
 from aprune.errors import SettingError
 
 if TYPE_CHECKING:
@@ -154,8 +154,7 @@ def _report(frame: "pd.DataFrame", written: list[Path], out: Path, *, as_json: b
         header = ("parent", "protocol", "claim", "verdict")
         print_table(header, lines, left=header)
         say(f"{len(frame)} rows; in {out}: {', '.join(sorted({p.name for p in written}))}")
-    if not complete:
-        complain("the time was up before all was done; run the same command again for the rest")
+    complain_of(frame.attrs)
 
 
 def reproduce_figure1(

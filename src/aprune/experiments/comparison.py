@@ -52,7 +52,9 @@ def compare(
 
     Returns:
         One row for each method, sparsity and seed. A retraining that diverged, or whose search died,
-        has `diverged` set and no accuracy (nan). `attrs["complete"]` says whether all was done.
+        has `diverged` set and no accuracy (nan). `attrs["complete"]` says whether all was done, and
+        `attrs["damaged"]` which files of an earlier call were not believed, so that their runs were done
+        again.
 
     Example:
         >>> import tempfile
@@ -65,7 +67,8 @@ def compare(
     import pandas as pd
 
     out = check_writable(out)
-    work = _Work(comparison, store or Store(out), choose_device(device), time_limit)
+    store = store or Store(out)
+    work = _Work(comparison, store, choose_device(device), time_limit)
     with bar("comparison", work.size, show=progress) as advance:
         complete = work.do_all(advance)
     frame = pd.DataFrame(work.rows, columns=list(_COLUMNS)).astype(_COLUMNS)
@@ -76,6 +79,7 @@ def compare(
         temporary.write_text(report.write_table(frame), encoding="utf-8")
     if frame["accuracy"].notna().any():
         style.save(report.draw(frame), out / "comparison")
+    frame.attrs["damaged"] = [str(path) for path in store.damaged]  # not for the file of rows
     return frame
 
 

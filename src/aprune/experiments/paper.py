@@ -157,7 +157,7 @@ def reproduce(
         time_limit: Seconds after which nothing more is started.
 
     Returns:
-        The rows of all figures; `attrs["complete"]` says whether all was done.
+        The rows of all figures; `attrs` as those of `compare`.
     """
     import pandas as pd
 
@@ -179,6 +179,7 @@ def reproduce(
             advance(1, note=comparison.figure)
     frame = pd.concat(frames, ignore_index=True)
     frame.attrs["complete"] = all(part.attrs["complete"] for part in frames)
+    frame.attrs["damaged"] = [str(path) for path in store.damaged]
     return frame
 
 

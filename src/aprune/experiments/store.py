@@ -4,6 +4,7 @@ A run is described by everything that determines it. The hash of that descriptio
 that starting over after an interruption finds what was done, and a changed setting finds nothing.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -43,6 +44,9 @@ class Store:
     Args:
         folder: Where to keep them; it is made with the first file.
 
+    Attributes:
+        damaged: The files that were found and not believed, in the order in which they were met.
+
     Example:
         >>> import tempfile
         >>> store = Store(tempfile.mkdtemp())
@@ -53,17 +57,21 @@ class Store:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        self.damaged: list[Path] = []
 
     def get(self, description: Description) -> dict[str, Any] | None:
         """Return the result of the run so described, or None if there is none."""
+        path = self._run_path(description)
         try:
-            entry = json.loads(self._run_path(description).read_text(encoding="utf-8"))
+            entry = json.loads(path.read_text(encoding="utf-8"))
             whole = entry["checksum"] == _digest(entry["result"])
             same = _canonical(entry["description"]) == _canonical(description)
+            if whole and same and isinstance(entry["result"], dict):
+                return entry["result"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError, SettingError):
-            return None
-        result = entry["result"]
-        return result if whole and same and isinstance(result, dict) else None
+            pass
+        self._distrust(path)
+        return None
 
     def put(self, description: Description, result: Mapping[str, Any]) -> None:
         """Keep the result of a run.
@@ -79,11 +87,13 @@ class Store:
 
     def get_architecture(self, description: Description) -> Architecture | None:
         """Return the architecture so described, or None if there is none."""
-        try:
-            architecture = Architecture.load(self._architecture_path(description))
-        except ArchitectureError:
-            return None
-        return architecture if architecture.provenance.get("run") == key_of(description) else None
+        path = self._architecture_path(description)
+        with contextlib.suppress(ArchitectureError):
+            architecture = Architecture.load(path)
+            if architecture.provenance.get("run") == key_of(description):
+                return architecture
+        self._distrust(path)
+        return None
 
     def put_architecture(self, description: Description, architecture: Architecture) -> None:
         """Keep an architecture; its provenance also gets the key of the run.
@@ -93,6 +103,10 @@ class Store:
         """
         marked = architecture.with_provenance(run=key_of(description))
         marked.save(self._architecture_path(description))
+
+    def _distrust(self, path: Path) -> None:
+        if path.exists() and path not in self.damaged:
+            self.damaged.append(path)
 
     def _run_path(self, description: Description) -> Path:
         return self.folder / "runs" / f"{key_of(description)}.json"
