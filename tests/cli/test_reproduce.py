@@ -31,6 +31,17 @@ def test_table1_is_made_kept_and_drawn_again(aprune: Callable[..., Any], tmp_pat
     assert files >= {"figure5.png", "table1.png", "claims.md"}
 
 
+def test_all_of_it_with_the_first_claim(aprune: Callable[..., Any], tmp_path: Path) -> None:
+    done = aprune("reproduce", "all", *SMALL, "--out", tmp_path / "paper", "--json")
+    told = json.loads(done.out)
+    assert [verdict["number"] for verdict in told["verdicts"]] == [1, 2, 3, 4, 5]
+    assert told["rows"] == 6 * 4 + 2
+    again = aprune("reproduce", "figures", "--from", tmp_path / "paper", "--out", tmp_path / "b")
+    assert "With t_s = t_l/100" in (tmp_path / "b/logistic-fair/claims.md").read_text()
+    assert again.status == 0
+    assert (tmp_path / "b/figure1-digits.png").exists()
+
+
 def test_no_time_is_said_and_nothing_is_lost(aprune: Callable[..., Any], tmp_path: Path) -> None:
     done = aprune("reproduce", "figure7", *SMALL, "--out", tmp_path, "--time-limit", 1e-9)
     assert done.status == 0

@@ -14,6 +14,7 @@ from aprune.experiments.claims import (
     POOR,
     Verdict,
     judge,
+    judge_convergence,
 )
 from aprune.experiments.page import PRINTED, table1, write_page
 from aprune.maths.statistics import paired_interval
@@ -363,3 +364,42 @@ def test_page_has_verdicts_evidence_and_table() -> None:
     assert page.endswith("|\n")
     for nothing in (None, table1(frame.iloc[:0])):
         assert write_page(verdicts, nothing).endswith("## Table 1\n\nNot measured.\n")
+
+
+def convergence(warm: list[float], left: list[int], seeds: int = 5) -> pd.DataFrame:
+    """Return a figure 1 in which the exact gradient ends at 0.5 on every seed."""
+    curves = {1000.0: [0.7, 0.5], 10.0: [0.7, *warm], 1.0: [0.7, 0.7]}
+    return pd.DataFrame(
+        [
+            {
+                "data": "digits",
+                "t_s": t_s,
+                "seed": seed,
+                "iteration": 10 * number,
+                "objective": value + 0.001 * seed * (t_s == 10.0),
+                "active": left[seed] if t_s == 1.0 else 5,
+            }
+            for t_s, values in curves.items()
+            for seed in range(seeds)
+            for number, value in enumerate(values)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("warm", "left", "seeds", "verdict"),
+    [
+        ([0.4, 0.3], [0] * 5, 5, "holds"),
+        ([0.4, 0.3], [0, 0, 1, 0, 0], 5, "undecided"),
+        ([0.4, 0.3], [1] * 5, 5, "does not hold"),
+        ([0.6, 0.6], [0] * 5, 5, "does not hold"),
+        ([0.4, 0.3], [0] * 5, 2, "undecided"),
+    ],
+)
+def test_the_first_claim(warm: list[float], left: list[int], seeds: int, verdict: str) -> None:
+    exact = convergence(warm, left, seeds)
+    # a third point for the exact gradient, so that all end at the same iteration
+    end = exact[(exact["t_s"] != 10.0) & (exact["iteration"] == 10)].assign(iteration=20)
+    judged = judge_convergence(pd.concat([exact, end], ignore_index=True))
+    assert (judged.number, judged.verdict) == (1, verdict)
+    assert len(judged.evidence) == 3

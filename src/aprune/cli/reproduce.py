@@ -26,7 +26,7 @@ TITLES = {
     "figure6": "Figure 6: ten new classes with 100 images.",
     "figure7": "Figure 7: ten new classes with 50 images.",
     "table1": "Table 1: figure 5 with the connections of each layer in random places.",
-    "all": "Figures 2 to 7 and table 1, and what becomes of the paper's claims.",
+    "all": "All figures and table 1, and what becomes of the paper's claims.",
 }
 
 
@@ -81,6 +81,7 @@ def _make_command(name: str) -> Callable[..., None]:
         json: option.Json = False,
     ) -> None:
         from aprune.experiments import paper
+        from aprune.experiments.figure1 import figure1
 
         settings = {
             "protocol": _one_of(protocol, ("fair", "paper"), "--protocol"),
@@ -96,9 +97,13 @@ def _make_command(name: str) -> Callable[..., None]:
         option.check_parent(parent)
         comparisons = [paper.plan(figure, parent, **settings) for figure in figures]  # type: ignore[arg-type]
         with output_folder(out):
+            first = None
+            if name == "all":
+                iterations = 5_000 if budget == "paper" else 1_000
+                first = figure1(seeds=seeds or 5, iterations=iterations, out=out).frame
             frame = paper.reproduce(comparisons, out, device=device, time_limit=time_limit)
-            written = paper.redraw(frame, out) if len(frame) else []
-        _report(frame, written, out, as_json=json)
+            written = paper.redraw(frame, out, first) if len(frame) else []
+        _report(frame, first, written, out, as_json=json)
 
     return command
 
@@ -112,13 +117,13 @@ def redraw_figures(
     ),
     json: option.Json = False,
 ) -> None:
-    """Draw figures 2 to 7 and table 1 again from rows, without training anything."""
+    """Draw all figures again from rows, without training anything."""
     from aprune.experiments import paper
 
-    frame = paper.read_rows(source)
+    frame, first = paper.read_rows(source), paper.read_convergence(source)
     with output_folder(out):
-        written = paper.redraw(frame, out)
-    _report(frame, written, out, as_json=json)
+        written = paper.redraw(frame, out, first)
+    _report(frame, first, written, out, as_json=json)
 
 
 def _one_of(value: str, known: tuple[str, ...], name: str) -> str:
@@ -127,11 +132,19 @@ def _one_of(value: str, known: tuple[str, ...], name: str) -> str:
     return value
 
 
-def _report(frame: "pd.DataFrame", written: list[Path], out: Path, *, as_json: bool) -> None:
-    from aprune.experiments.claims import judge
+def _report(
+    frame: "pd.DataFrame",
+    first: "pd.DataFrame | None",
+    written: list[Path],
+    out: Path,
+    *,
+    as_json: bool,
+) -> None:
+    from aprune.experiments.claims import judge, judge_convergence
 
     complete = bool(frame.attrs.get("complete", True))
-    verdicts = [
+    verdicts = [] if first is None else [("logistic", "–", judge_convergence(first))]
+    verdicts += [
         (str(parent), str(protocol), verdict)
         for (parent, protocol), part in frame.groupby(["parent", "protocol"], sort=False)
         for verdict in judge(part)

@@ -1,4 +1,4 @@
-"""The paper's claims 2 to 5, judged from the rows of its experiments.
+"""The paper's claims, judged from the rows of its experiments.
 
 A claim is made of parts. It holds if every part does, it does not hold if one part is reversed, and
 it is undecided otherwise. What was not measured leaves its part undecided.
@@ -16,6 +16,8 @@ always undecided.
   `POOR`; reversed if it is not. Here no interval is asked for. All three pruned methods must be there
   for a yes; the dense parent counts if it is.
 
+1. Figure 1: t_s = t_l/100 ends below t_s = t_l, gets to where that ends sooner, and t_l/1000 prunes
+   everything, on every seed.
 2. Figure 2, in-domain: IMP is better than AP, and than random.
 3. Figures 4 and 5: AP is better than random, random is better than IMP, in both.
 4. Figure 3: random is about as good as AP. Figures 6 and 7: everything is poor.
@@ -30,6 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from aprune.errors import SettingError
+from aprune.experiments.figure1 import EXACT, WARM, WARMEST
 from aprune.experiments.report import FEWEST, RESHUFFLED, name_arms, title_of
 from aprune.maths.statistics import Interval, paired_interval, summarise
 
@@ -57,7 +60,7 @@ class Verdict:
     """What the rows say about one claim.
 
     Attributes:
-        number: Of the claim, 2 to 5.
+        number: Of the claim, 1 to 5.
         claim: The claim in a sentence.
         verdict: Whether it holds.
         evidence: Lines with the numbers behind it; `not measured` alone if there are none.
@@ -148,6 +151,42 @@ def judge(frame: "pd.DataFrame") -> list[Verdict]:
             ],
         ),
     ]
+
+
+def judge_convergence(frame: "pd.DataFrame") -> Verdict:
+    """Judge claim 1 from the frame of `figure1`.
+
+    Args:
+        frame: With the columns t_s, seed, iteration, objective and active.
+    """
+    last = int(frame["iteration"].max())
+    final = frame[frame["iteration"] == last].sort_values("seed")
+    exact, warm = (final.loc[final["t_s"] == t_s, "objective"].to_numpy() for t_s in (EXACT, WARM))
+    interval = paired_interval(warm, exact)
+    lower = _decide(yes=interval.high < 0, no=interval.low > 0) if len(warm) >= FEWEST else None
+    curve = frame[frame["t_s"] == WARM].groupby("iteration")["objective"].mean()
+    there = curve.index[curve <= exact.mean()]
+    when = f"in {there[0]:,}" if len(there) else "not"
+    left = final.loc[final["t_s"] == WARMEST, "active"].to_numpy()
+    emptied = _decide(yes=bool((left == 0).all()), no=bool((left > 0).all()))
+    seeds = _count(len(warm), "seed")
+    ends = f"{interval:+.3f}" if len(warm) >= FEWEST else f"{interval.mean:+.3f}"
+    return _conclude(
+        1,
+        "With t_s = t_l/100 the search ends lower and gets there sooner than with the exact gradient,"
+        " t_s = t_l, and with t_l/1000 it prunes everything.",
+        [
+            _Part(lower, f"objective of t_l/100 − t_l < 0: {_say(lower)}, {ends} over {seeds}"),
+            _Part(
+                len(there) > 0 and int(there[0]) < last,
+                f"the mean of t_l/100 gets to where t_l ends: {when} of {last:,} iterations",
+            ),
+            _Part(
+                emptied,
+                f"t_l/1000 prunes everything: on {int((left == 0).sum())} of {seeds}",
+            ),
+        ],
+    )
 
 
 def check_rows(frame: "pd.DataFrame") -> "pd.DataFrame":

@@ -1,4 +1,4 @@
-"""The paper's experiments: figures 2 to 7 and table 1, from raw data to a page of verdicts.
+"""The paper's experiments, from raw data to a page of verdicts; `figure1` holds the first.
 
 Architectures are searched on one task and retrained on another that has few images: AP, random
 connections, IMP and the dense parent, at seven sparsities, five times over. The seed of a repetition
@@ -7,7 +7,7 @@ that it has not seen; figures 3 to 7 go to ten new classes with ever fewer image
 again, with the connections of each layer in random places.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from aprune.errors import FileError, SettingError
-from aprune.experiments import page, report, style
-from aprune.experiments.claims import judge
+from aprune.experiments import figure1, page, report, style
+from aprune.experiments.claims import judge, judge_convergence
 from aprune.experiments.comparison import compare
 from aprune.experiments.plan import Comparison, Protocol, TaskChoice
 from aprune.experiments.store import Store
@@ -191,14 +191,12 @@ def read_rows(folder: Path | str) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    frames = []
-    for path in sorted(Path(folder).rglob("*.parquet")):
-        try:
-            rows = pd.read_parquet(path)
-        except (OSError, ValueError) as error:
-            raise FileError(f"{path} cannot be read as rows: {error}") from error
-        if {"figure", "parent", "protocol", "reshuffled"} <= set(rows.columns):
-            frames.append(rows[rows["figure"].isin(FIGURES)])
+    wanted = {"figure", "parent", "protocol", "reshuffled"}
+    frames = [
+        rows[rows["figure"].isin(FIGURES)]
+        for rows in _read_all(folder)
+        if wanted <= set(rows.columns)
+    ]
     if not frames or not sum(map(len, frames)):
         raise FileError(
             f"there are no rows of the paper's figures under {folder}: expected parquet files as"
@@ -207,18 +205,43 @@ def read_rows(folder: Path | str) -> "pd.DataFrame":
     return pd.concat(frames, ignore_index=True)
 
 
-def redraw(frame: "pd.DataFrame", out: Path | str) -> list[Path]:
+def read_convergence(folder: Path | str) -> "pd.DataFrame | None":
+    """Read the numbers of figure 1 on digits that lie under `folder`, if there are any."""
+    for rows in _read_all(folder):
+        if {"data", "t_s", "objective"} <= set(rows.columns) and (rows["data"] == "digits").all():
+            return rows
+    return None
+
+
+def _read_all(folder: Path | str) -> "Iterator[pd.DataFrame]":
+    import pandas as pd
+
+    for path in sorted(Path(folder).rglob("*.parquet")):
+        try:
+            yield pd.read_parquet(path)
+        except (OSError, ValueError) as error:
+            raise FileError(f"{path} cannot be read as rows: {error}") from error
+
+
+def redraw(
+    frame: "pd.DataFrame", out: Path | str, convergence: "pd.DataFrame | None" = None
+) -> list[Path]:
     """Draw every figure of the rows, and write a page with the verdicts; nothing is trained.
 
     Args:
         frame: Rows of `reproduce`, of any parents and protocols.
         out: Folder; each parent and protocol gets one of its own in it.
+        convergence: The frame of `figure1`, to be judged on the pages and drawn again.
 
     Returns:
         The files written.
     """
     out = check_writable(out)
     written: list[Path] = []
+    first = []
+    if convergence is not None:
+        written += style.save(figure1.draw(convergence), out / "figure1-digits")
+        first = [judge_convergence(convergence)]
     for (parent, protocol), part in frame.groupby(["parent", "protocol"], sort=False):
         folder = out / f"{str(parent).replace(':', '_')}-{protocol}"
         for figure, rows in part.groupby("figure"):
@@ -230,7 +253,7 @@ def redraw(frame: "pd.DataFrame", out: Path | str) -> list[Path]:
             written += style.save(draw_table1(part), folder / "table1")
         written.append(folder / "claims.md")
         with writing(written[-1]) as temporary:
-            text = page.write_page(judge(part), page.table1(part))
+            text = page.write_page([*first, *judge(part)], page.table1(part))
             temporary.write_text(text, encoding="utf-8")
     return written
 
