@@ -166,7 +166,7 @@ def test_retrainings_of_a_stage_are_done_together(
     whole: tuple[pd.DataFrame, Path], tmp_path: Path, stages: list[int]
 ) -> None:
     pd.testing.assert_frame_equal(do(TINY, tmp_path), whole[0])
-    assert stages == [7 * 2, 7, 7]  # the tuning of all arms, then seed after seed
+    assert stages == [7 * 2, 7 * 2]  # the tuning of all arms, then all of them for both seeds
 
 
 def test_killed_within_a_stage_does_the_rest_of_it(
@@ -189,7 +189,7 @@ def test_killed_within_a_stage_does_the_rest_of_it(
     assert len(kept) == 3 + 5  # searches of the tuning seed, and what was done
     stages.clear()
     pd.testing.assert_frame_equal(do(TINY, tmp_path), whole[0])
-    assert stages == [7 * 2 - 5, 7, 7]
+    assert stages == [7 * 2 - 5, 7 * 2]
     assert kept.items() <= {p.name: p.read_bytes() for p in (tmp_path / "runs").iterdir()}.items()
 
 
@@ -397,11 +397,11 @@ def test_no_time_gives_no_rows_and_says_so(tmp_path: Path, count: Counter[str]) 
 
 
 @pytest.mark.parametrize(
-    ("limit", "searches", "retrainings"),
+    ("limit", "retrainings"),
     [
-        (35.0, 1, 2),  # a search and two retrainings end at 30; a third would end at 40
-        (45.0, 1, 3),  # the next search would end at 50
-        (55.0, 2, 3),  # it ends at 50; a retraining after it would end at 60
+        (35.0, 1),  # two searches and a retraining end at 30; another would end at 40
+        (55.0, 3),
+        (75.0, 5),
     ],
 )
 def test_time_limit_stops_before_a_run_that_would_pass_it(
@@ -409,7 +409,6 @@ def test_time_limit_stops_before_a_run_that_would_pass_it(
     count: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
     limit: float,
-    searches: int,
     retrainings: int,
 ) -> None:
     now = [0.0]
@@ -425,12 +424,30 @@ def test_time_limit_stops_before_a_run_that_would_pass_it(
     monkeypatch.setattr(bulk, "prepare", slow(bulk.prepare))
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     frame = do(PLAIN, tmp_path, time_limit=limit)
-    assert count == {"search": searches, "transfer": retrainings}
+    assert count == {"search": 2, "transfer": retrainings}
     assert (len(frame), frame.attrs["complete"]) == (retrainings, False)
     assert "Not complete" in (tmp_path / "table.md").read_text()
     assert len(do(PLAIN, tmp_path)) == 6
     # what is done is shown without any time
     assert do(PLAIN, tmp_path, time_limit=0.0).attrs["complete"] is True
+
+
+def test_time_for_some_searches_only(
+    tmp_path: Path, count: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, search = [0.0], run.search
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        now[0] += 10.0
+        return search(*args, **kwargs)
+
+    monkeypatch.setattr(run, "search", slow)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    frame = do(PLAIN, tmp_path, time_limit=15.0)  # the second would end at 20
+    assert count == {"search": 1}
+    assert (len(frame), frame.attrs["complete"]) == (0, False)
+    assert len(do(PLAIN, tmp_path)) == 6
+    assert count == {"search": 2, "transfer": 6}
 
 
 def test_without_time_all_that_is_known_is_shown_in_order(

@@ -128,18 +128,25 @@ class _Work:
         return searches + arms * (len(tuning) * trials + len(c.seeds))
 
     def do_all(self, advance: Advance) -> bool:
-        """Do everything, unless the time is up first: tuning, then seed after seed."""
+        """Do everything, unless the time is up first: tuning, searches, then seed after seed.
+
+        All final retrainings are given out together, so that a GPU gets as many at a time as it can.
+        """
         self._advance = advance
         chosen = self._choose_trials()
         if chosen is None:
             return False
         for seed in self.comparison.seeds:
             self._search(seed)
-            finals = {arm: self.plan.final(arm, seed, trial) for arm, trial in chosen.items()}
-            self._retrain(finals.values())
-            for arm, run in finals.items():
-                if run in self._known and (run.search is None or run.search in self._known):
-                    self.rows.append(self._make_row(arm, run))
+        finals = [
+            (arm, self.plan.final(arm, seed, trial))
+            for seed in self.comparison.seeds
+            for arm, trial in chosen.items()
+        ]
+        self._retrain(run for _, run in finals)
+        for arm, run in finals:
+            if run in self._known and (run.search is None or run.search in self._known):
+                self.rows.append(self._make_row(arm, run))
         return len(self._known) == self.size
 
     def _choose_trials(self) -> dict[Arm, Trial] | None:
@@ -217,7 +224,9 @@ class _Work:
         left = self._clock.left if self._clock.may_start("retraining") else 0.0
         done = retrain_all(wanted, self.store, self.device, left)
         while True:
-            with self._clock.timing("retraining"):  # those of the next seed last as long
+            with self._clock.timing(
+                "retraining"
+            ):  # the final ones last as long as those for tuning
                 pair = next(done, None)
             if pair is None:
                 break
