@@ -199,7 +199,8 @@ def test_equal_retrainings_are_done_once(tmp_path: Path, count: Counter[str]) ->
     store = Store(tmp_path)
     [(done, result)] = run.retrain_all(same, store, cpu)
     assert done == same[0]
-    assert sorted(result) == ["accuracy", "device", "failed", "train_loss"]
+    assert sorted(result) == ["accuracy", "curve", "device", "failed", "train_loss"]
+    assert len(result["curve"]) == TINY.retrain_steps
     assert list(run.retrain_all(same, store, cpu, time_limit=0.0)) == [(done, result)]
     assert count == {"transfer": 1}
 

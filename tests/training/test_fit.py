@@ -279,6 +279,17 @@ def test_a_curve_s_end_is_a_mean() -> None:
     assert Curve((9.0, 1.0, 2.0)).final() == 4.0
 
 
+@pytest.mark.parametrize("steps", [1, 7, 100, 101, 1234])
+def test_a_thinned_curve_covers_every_step_once(steps: int) -> None:
+    few = Curve(tuple(float(step) for step in range(steps))).thinned()
+    assert len(few) == min(steps, 100)
+    assert few == sorted(few)
+    assert few[0] < 1 + steps / 100
+    assert few[-1] > steps - 2 - steps / 100
+    flat = Curve((0.5,) * steps).thinned()
+    assert flat == pytest.approx([0.5] * len(flat))
+
+
 def test_predictions_leave_the_network_as_it_was() -> None:
     model = build_parent("conv_bn", DIGITS)
     state = {name: value.clone() for name, value in model.state_dict().items()}

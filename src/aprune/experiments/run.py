@@ -1,7 +1,7 @@
 """The two kinds of work that experiments consist of, each done once and then looked up."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,7 @@ class SearchRun:
             "failed": None,
             "steps": 0,
             "loss": None,
+            "curves": [],
             "accuracy": None,
             "connections": [0] * len(self.sparsities),
             "empty_layers": [0] * len(self.sparsities),
@@ -97,6 +98,7 @@ class SearchRun:
             result |= {
                 "steps": found.steps,
                 "loss": found.curves[-1].final() if found.curves else None,
+                "curves": [curve.thinned() for curve in found.curves],
                 "accuracy": found.accuracy,
                 "connections": [architecture.kept for architecture in found.architectures],
                 "empty_layers": [len(a.empty_layers()) for a in found.architectures],
@@ -202,14 +204,26 @@ def retrain_all(
         if isinstance(trained, TrainingError):
             result = _result(failed=str(trained))
         else:
-            result = _result(accuracy=trained.accuracy, train_loss=trained.curve.final())
+            result = _result(
+                accuracy=trained.accuracy,
+                train_loss=trained.curve.final(),
+                curve=trained.curve.thinned(),
+            )
         yield todo[retraining], _keep(store, todo[retraining], result, device)
 
 
 def _result(
-    failed: str | None = None, accuracy: float | None = None, train_loss: float | None = None
+    failed: str | None = None,
+    accuracy: float | None = None,
+    train_loss: float | None = None,
+    curve: Sequence[float] = (),
 ) -> dict[str, Any]:
-    return {"failed": failed, "accuracy": accuracy, "train_loss": train_loss}
+    return {
+        "failed": failed,
+        "accuracy": accuracy,
+        "train_loss": train_loss,
+        "curve": list(curve),
+    }
 
 
 def _keep(
