@@ -37,7 +37,9 @@ def test_all_of_it_with_the_first_claim(aprune: Callable[..., Any], tmp_path: Pa
     assert [verdict["number"] for verdict in told["verdicts"]] == [1, 2, 3, 4, 5]
     assert told["rows"] == 6 * 4 + 2
     again = aprune("reproduce", "figures", "--from", tmp_path / "paper", "--out", tmp_path / "b")
-    assert "With t_s = t_l/100" in (tmp_path / "b/logistic-fair/claims.md").read_text()
+    page = (tmp_path / "b/logistic-fair/claims.md").read_text()
+    assert page.startswith("# logistic, fair protocol")
+    assert "With t_s = t_l/100" in page
     assert again.status == 0
     assert (tmp_path / "b/figure1-digits.png").exists()
 

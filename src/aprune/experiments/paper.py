@@ -253,8 +253,9 @@ def redraw(
             written += style.save(draw_table1(part), folder / "table1")
         written.append(folder / "claims.md")
         with writing(written[-1]) as temporary:
+            title = f"# {parent}, {protocol} protocol: what becomes of the paper's claims\n\n"
             text = page.write_page([*first, *judge(part)], page.table1(part))
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(title + text, encoding="utf-8")
     return written
 
 
