@@ -156,3 +156,14 @@ def test_killed_again_and_again_it_gives_the_same_rows(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
     resumed = paper.reproduce([tiny("figure5"), tiny("figure6")], place, device="cpu")
     pd.testing.assert_frame_equal(resumed, whole)
+
+
+def test_two_processes_on_one_store_do_not_hurt_each_other(tmp_path: Path) -> None:
+    whole = paper.reproduce([tiny("figure5"), tiny("figure6")], tmp_path / "whole", device="cpu")
+    place = tmp_path / "shared"
+    command = [sys.executable, "-c", SCRIPT, str(place), str(Path(__file__).parent)]
+    both = [subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}) for _ in "ab"]
+    assert [process.wait() for process in both] == [0, 0]
+    shared = paper.reproduce([tiny("figure5"), tiny("figure6")], place, device="cpu")
+    pd.testing.assert_frame_equal(shared, whole)
+    assert shared.attrs["damaged"] == []
