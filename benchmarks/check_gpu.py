@@ -54,7 +54,7 @@ def in_float32() -> Iterator[None]:
     precise = contextlib.nullcontext
     with (
         mock.patch("aprune.training.fit.mixed_precision", lambda device: precise(device)),
-        mock.patch("aprune.training.fused._NARROW", ()),
+        mock.patch("aprune.training.shadow._NARROW", ()),
         torch.backends.cudnn.flags(deterministic=True, allow_tf32=False),
     ):
         yield

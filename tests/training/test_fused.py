@@ -22,8 +22,9 @@ from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training import fit
 from aprune.training.engine import EngineName, choose_engine
-from aprune.training.fused import FusedUpdate, _computes_narrowly, obstacle
+from aprune.training.fused import FusedUpdate, obstacle
 from aprune.training.masked import Lane, fit_masked
+from aprune.training.shadow import computes_narrowly
 from helpers import other_world
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -196,9 +197,9 @@ class OwnCode(nn.Module):
 
 
 def test_layers_in_code_of_ones_own_keep_their_type() -> None:
-    assert _computes_narrowly(build_parent("conv_bn", digits()))
-    assert _computes_narrowly(build_parent("resnet20", digits()))
-    assert not _computes_narrowly(nn.Sequential(nn.Linear(2, 2), OwnCode()))
+    assert computes_narrowly(build_parent("conv_bn", digits()))
+    assert computes_narrowly(build_parent("resnet20", digits()))
+    assert not computes_narrowly(nn.Sequential(nn.Linear(2, 2), OwnCode()))
 
 
 def test_the_state_in_the_middle_of_a_search_has_the_weights_themselves() -> None:

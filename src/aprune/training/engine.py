@@ -23,13 +23,11 @@ from aprune.training.fused import obstacle
 Level = Literal["eager", "captured", "fused", "compiled"]
 EngineName = Literal["auto", "eager", "captured", "fused", "compiled"]
 
-_EAGER_STEPS = (
-    3  # lets lazily made state (momenta, workspaces) come into being before the recording
-)
-_SHAPES = (
-    64  # that networks of one class may be compiled for; beyond, PyTorch would not compile at all
-)
-_WORTH_COMPILING = 20_000  # steps that save what compiling costs, ten seconds or more
+# Steps before the recording: state that is made lazily (momenta, workspaces) comes into being.
+_EAGER_STEPS = 3
+# Shapes that networks of one class may be compiled for; beyond, PyTorch would not compile at all.
+_SHAPES = 64
+_WORTH_COMPILING = 20_000  # steps that save what compiling costs
 
 
 def choose_engine(asked: EngineName, model: nn.Module, steps: int) -> Level:
@@ -47,17 +45,18 @@ def choose_engine(asked: EngineName, model: nn.Module, steps: int) -> Level:
             f"unknown engine {asked!r}: expected one of {', '.join(get_args(EngineName))}"
         )
     device = next(model.parameters()).device
-    against = obstacle(model)
     if asked == "auto":
         if device.type != "cuda":
             return "eager"
-        if against is not None:
+        if obstacle(model) is not None:
             return "captured"
         return "compiled" if steps >= _WORTH_COMPILING else "fused"
-    if asked in ("captured", "compiled"):
-        nowhere = f"its weights are on {device}, not on a GPU" if device.type != "cuda" else None
-        against = nowhere or (against if asked == "compiled" else None)
-    if asked != "eager" and against is not None:
+    against = None
+    if asked in ("captured", "compiled") and device.type != "cuda":
+        against = f"its weights are on {device}, not on a GPU"
+    elif asked in ("fused", "compiled"):
+        against = obstacle(model)
+    if against is not None:
         raise SettingError(
             f"the engine {asked!r} cannot train this network: {against}; use auto or eager"
         )

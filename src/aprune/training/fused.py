@@ -16,24 +16,19 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from aprune.maths.relaxation import cold_mask, warm_slope
 from aprune.parents.vgg import VGG
+from aprune.training.chunks import cut, locate
 from aprune.training.recipe import Recipe
+from aprune.training.shadow import Shadowed, computes_narrowly, trained_parameters
 
-_BLOCK = 1024  # connections of a piece
-_PIECES = 8  # of a chunk, in large networks; one in others, which want many chunks at once
-_LARGE = 2**24  # connections of a large network
 _WARPS = 4  # that share a piece: fewer would need more registers than let many chunks run at once
 _REGISTERS = 80  # of a thread in the update: with more, too few chunks run at once
-_ROWS = 512  # units of a layer that are shown at a time
-_NARROW = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers that autocast runs in bfloat16
 
 
 class Mover(Protocol):
@@ -71,7 +66,7 @@ def obstacle(model: nn.Module) -> str | None:
         ...     obstacle(nn.Linear(2, 2))
         'its weights are on meta, not on a GPU'
     """
-    weights = [module.get_parameter(leaf) for _, module, leaf in _trained_parameters(model)]
+    weights = [module.get_parameter(leaf) for _, module, leaf in trained_parameters(model)]
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     for device in {weight.device for weight in weights}:
         if device.type == "cuda":
@@ -91,95 +86,6 @@ def obstacle(model: nn.Module) -> str | None:
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return "its recurrent layer reads weights where nothing can be put in their place"
     return None
-
-
-@dataclass
-class _Entry:
-    """One tensor of the network, and all that goes with it."""
-
-    module: nn.Module
-    name: str
-    theta: nn.Parameter
-    leaf: nn.Parameter  # what the layer uses: the shadow, or θ itself
-    w: Tensor | None
-    mask: Tensor | None
-    first: Tensor
-    second: Tensor | None
-    sums: Tensor | None  # where inputs are merged: what `measure` must know of all copies of each
-    copies: int
-
-    @classmethod
-    def of(
-        cls,
-        module: nn.Module,
-        name: str,
-        recipe: Recipe,
-        *,
-        w: Tensor | None,
-        mask: Tensor | None,
-        copies: int,
-        narrow: bool,
-    ) -> Self:
-        leaf = theta = module.get_parameter(name)
-        narrow = narrow and theta.dim() >= 2 and type(module) in _NARROW
-        if w is not None or narrow:
-            like = theta if copies == 1 else theta[:, : theta.shape[1] // copies].contiguous()
-            kind = torch.bfloat16 if narrow else theta.dtype
-            leaf = nn.Parameter(torch.empty_like(like, dtype=kind))
-        values = theta.detach()
-        return cls(
-            module,
-            name,
-            theta,
-            leaf,
-            w,
-            None if mask is None else torch.empty_like(values, dtype=torch.uint8).copy_(mask),
-            torch.zeros_like(values),
-            torch.zeros_like(values) if recipe.optimiser == "adam" else None,
-            leaf.new_zeros((leaf.numel(), 2), dtype=torch.float32) if copies > 1 else None,
-            copies,
-        )
-
-    @property
-    def kind(self) -> dict[str, int | bool]:
-        """Return what the kernels must know when they are compiled."""
-        return {
-            "W": self.w is not None,
-            "MASK": self.mask is not None,
-            "NARROW": self.leaf.dtype == torch.bfloat16,
-            "MERGED": self.copies > 1,
-            "COPIES": self.copies,
-        }
-
-    def show(self, t_l: float, t_s: float) -> None:
-        """Write the shadow from θ and the mask."""
-        if self.mask is not None:
-            self.theta.mul_(self.mask)
-        if self.leaf is self.theta:
-            return
-        if self.w is None:
-            self.leaf.copy_(self.theta)
-            return
-        # a few rows at a time: for a whole layer this would be most of the memory that a search needs
-        rows = len(self.theta)
-        sums = None if self.sums is None else self.sums.view(rows, -1, 2)
-        for first in range(0, rows, _ROWS):
-            part = slice(first, first + _ROWS)
-            theta, mask = self.theta[part], cold_mask(self.w[part], t_l)
-            shown = theta * mask
-            if sums is not None:
-                shown = shown.view(len(shown), -1, self.copies).sum(-1)
-                for place, factor in enumerate((mask, theta * warm_slope(self.w[part], t_s))):
-                    runs = factor.square().view(len(factor), -1, self.copies)
-                    sums[part, :, place] = runs.sum(-1)
-            self.leaf[part] = shown
-
-    def row(self) -> list[int]:
-        """Return what the kernels must know of it, in the order of their table."""
-        shadow = None if self.leaf is self.theta else self.leaf
-        tensors = (self.theta, self.first, self.second, self.w, self.mask, shadow, self.sums)
-        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        return [*addresses, self.theta.numel()]
 
 
 class FusedUpdate:
@@ -205,14 +111,13 @@ class FusedUpdate:
         from aprune.training import kernels
 
         device = next(model.parameters()).device
-
         self._kernels: ModuleType = kernels
         self._model, self._recipe, self._mover = model, recipe, mover
         copies = VGG.copies(shape) if shape is not None and type(model) is VGG else 1
-        narrow = device.type == "cuda" and _computes_narrowly(model)
+        narrow = device.type == "cuda" and computes_narrowly(model)
         merged = VGG.copied if mover is not None and VGG.copied in mover.w else None
         self._entries = {
-            name: _Entry.of(
+            name: Shadowed.of(
                 module,
                 leaf,
                 recipe,
@@ -221,7 +126,7 @@ class FusedUpdate:
                 copies=copies if name == merged else 1,
                 narrow=narrow,
             )
-            for name, module, leaf in _trained_parameters(model)
+            for name, module, leaf in trained_parameters(model)
         }
         entries = list(self._entries.values())
         self._device = device
@@ -233,8 +138,11 @@ class FusedUpdate:
         self._gradients = torch.zeros(len(entries), dtype=torch.int64, device=device)
         self._addresses = torch.zeros(len(entries), dtype=torch.int64)
         self._recorded: list[Tensor] = []
-        self._measures, self._updates = _cut(entries, device)
-        self._sample = _locate(self._entries, mover)
+        self._measures, self._updates = cut(entries, device)
+        places = mover.places() if mover is not None else None
+        self._sample = None
+        if mover is not None and places is not None:
+            self._sample = locate(self._entries, mover.w, places)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[Self]:
@@ -352,23 +260,6 @@ class FusedUpdate:
         return ratios
 
 
-def _trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    for prefix, module in model.named_modules():
-        for leaf, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad:
-                yield f"{prefix}.{leaf}" if prefix else leaf, module, leaf
-
-
-def _computes_narrowly(model: nn.Module) -> bool:
-    """Tell whether all layers of `model` are sure to run in bfloat16 where autocast makes them.
-
-    Code of the user's own may switch that off for a part, and would then find a weight of another
-    type than its inputs.
-    """
-    known = ("torch.nn.", "aprune.")
-    return all(type(module).__module__.startswith(known) for module in model.modules())
-
-
 def _gradient_of(leaf: nn.Parameter) -> Tensor:
     """Return the gradient, laid out in memory like what it belongs to and where kernels may read it."""
     gradient = leaf.grad
@@ -379,76 +270,3 @@ def _gradient_of(leaf: nn.Parameter) -> Tensor:
     if odd or any(side > 1 and mine != its for side, mine, its in sides):
         leaf.grad = gradient = torch.empty_like(leaf).copy_(gradient)
     return gradient
-
-
-@dataclass
-class _Launch:
-    """Chunks that one launch goes over, a place for what it writes, and what they have in common."""
-
-    chunks: Tensor
-    out: Tensor
-    constants: dict[str, int | bool]
-
-
-_Chunks = dict[frozenset[tuple[str, int]], list[tuple[int, int]]]
-
-
-def _cut(entries: list[_Entry], device: torch.device) -> tuple[list[_Launch], list[_Launch]]:
-    """Cut all tensors into chunks of each kind, whole ones and rests: to be measured, and updated.
-
-    A layer with merged inputs is cut by inputs; its update works on a piece of few of them at a time,
-    with all their copies.
-    """
-    measured: _Chunks = {}
-    updated: _Chunks = {}
-    pieces = _PIECES if sum(entry.theta.numel() for entry in entries) >= _LARGE else 1
-    for number, entry in enumerate(entries):
-        inputs = entry.theta.numel() // entry.copies
-        units = _BLOCK // entry.copies // 4 * 4  # so that a piece begins where four numbers fit
-        shape = {"UNITS": units, "RUNS": 1 << (units - 1).bit_length()}
-        shadow = {"SHADOW": entry.leaf is not entry.theta}
-        for chunks, kind, step in (
-            (measured, entry.kind, _BLOCK),
-            (updated, entry.kind | shape | shadow, units),
-        ):
-            done = 0
-            for whole, many in ((True, pieces), (False, 1)):
-                end = inputs // (many * step) * many * step if whole else inputs
-                found = [(number, start) for start in range(done, end, many * step)]
-                sort = kind | {"BLOCK": _BLOCK, "EVEN": whole, "PIECES": many}
-                chunks.setdefault(frozenset(sort.items()), []).extend(found)
-                done = end
-    return _launches(measured, 2, torch.float32, device), _launches(updated, 1, torch.int32, device)
-
-
-def _launches(
-    chunks: _Chunks, columns: int, dtype: torch.dtype, device: torch.device
-) -> list[_Launch]:
-    return [
-        _Launch(
-            torch.tensor(places, device=device),
-            torch.zeros((len(places), columns), dtype=dtype, device=device),
-            dict(kind),
-        )
-        for kind, places in chunks.items()
-        if places
-    ]
-
-
-def _locate(entries: Mapping[str, _Entry], mover: Mover | None) -> Tensor | None:
-    """Return the places that a search looks at: tensor, offset in it and in its gradient."""
-    places = mover.places() if mover is not None else None
-    if mover is None or places is None:
-        return None
-    numbers = {name: number for number, name in enumerate(entries)}
-    found = []
-    for (name, w), here in zip(mover.w.items(), places, strict=True):
-        entry = entries[name]
-        if here is None:
-            here = torch.unravel_index(torch.arange(w.numel(), device=w.device), w.shape)
-        pairs = zip(here, entry.theta.stride(), strict=True)
-        offset = sum((index * stride for index, stride in pairs), torch.zeros_like(here[0]))
-        narrow = entry.leaf.dtype == torch.bfloat16
-        tensor = torch.full_like(offset, -1 - numbers[name] if narrow else numbers[name])
-        found.append(torch.stack([tensor, offset, offset // entry.copies], 1))
-    return torch.cat(found).contiguous()
