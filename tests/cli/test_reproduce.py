@@ -36,12 +36,24 @@ def test_all_of_it_with_the_first_claim(aprune: Callable[..., Any], tmp_path: Pa
     told = json.loads(done.out)
     assert [verdict["number"] for verdict in told["verdicts"]] == [1, 2, 3, 4, 5]
     assert told["rows"] == 6 * 4 + 2
+    first = tmp_path / "paper/figure1-digits.parquet"
+    before = first.stat().st_mtime_ns
+    aprune("reproduce", "all", *SMALL, "--out", tmp_path / "paper")
+    assert first.stat().st_mtime_ns == before  # that is not done again either
     again = aprune("reproduce", "figures", "--from", tmp_path / "paper", "--out", tmp_path / "b")
     page = (tmp_path / "b/logistic-fair/claims.md").read_text()
     assert page.startswith("# logistic, fair protocol")
     assert "With t_s = t_l/100" in page
     assert again.status == 0
     assert (tmp_path / "b/figure1-digits.png").exists()
+
+
+def test_the_page_has_all_that_was_done_before(aprune: Callable[..., Any], tmp_path: Path) -> None:
+    for figure in ("figure6", "figure7"):
+        assert aprune("reproduce", figure, *SMALL, "--out", tmp_path).status == 0
+    page = (tmp_path / "logistic-fair/claims.md").read_text()
+    assert "figure 6 (50 images)" in page
+    assert "figure 7 (25 images)" in page
 
 
 def test_no_time_is_said_and_nothing_is_lost(aprune: Callable[..., Any], tmp_path: Path) -> None:
@@ -59,6 +71,8 @@ def test_no_time_is_said_and_nothing_is_lost(aprune: Callable[..., Any], tmp_pat
         (("figure5", "--parent", "vgg20"), "vgg20"),
         (("figure5", "--sparsity", "2"), "2"),
         (("figure5", "--seeds", "0"), "seeds"),
+        (("figure5", "--time-limit", "-1"), "--time-limit"),
+        (("figure5", "--device", "tpu"), "tpu"),
         (("all", "--images", "50"), "--images"),
         (("figures", "--from", "nowhere"), "nowhere"),
     ],

@@ -7,7 +7,6 @@ import typer
 
 from aprune.cli import option
 from aprune.cli.output import complain_of, output_folder, print_json, print_table, say
-from aprune.errors import SettingError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,13 +65,8 @@ def compare(
     search_steps: Annotated[
         int | None, typer.Option(metavar="N", help="Steps of a search; else chosen to suit.")
     ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="For everything; what is there is not redone.")
-    ] = Path("aprune-comparison"),
-    time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Then stop; the same command does the rest."),
-    ] = None,
+    out: option.Runs = Path("aprune-comparison"),
+    time_limit: option.TimeLimit = None,
     device: option.Device = "auto",
     json: option.Json = False,
 ) -> None:
@@ -101,8 +95,6 @@ def compare(
     option.check_recipe(steps=search_steps)
     option.check_parent(parent)
     choose_device(device)
-    if time_limit is not None and not time_limit > 0:
-        raise SettingError(f"got {time_limit} for --time-limit: expected a number above 0")
     with output_folder(out):
         frame = compare(comparison, out, device=device, time_limit=time_limit)
     _print(frame, out, as_json=json)

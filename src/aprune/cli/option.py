@@ -1,6 +1,7 @@
 """Options that several verbs share, and how their values are read."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,12 @@ def _check_seed(seed: int) -> int:
     if not 0 <= seed < 2**32:
         raise SettingError(f"got {seed} for --seed: expected a whole number from 0 to {2**32 - 1}")
     return seed
+
+
+def _check_time_limit(seconds: float | None) -> float | None:
+    if seconds is not None and not seconds > 0:
+        raise SettingError(f"got {seconds} for --time-limit: expected a number above 0")
+    return seconds
 
 
 Classes = Annotated[
@@ -51,6 +58,19 @@ LearningRate = Annotated[
 Device = Annotated[
     str,
     typer.Option("--device", metavar="NAME", help="auto (a GPU where there is one), cpu or cuda."),
+]
+Runs = Annotated[
+    Path,
+    typer.Option("--out", metavar="FOLDER", help="For everything; what is there is not redone."),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        callback=_check_time_limit,
+        help="Then stop; the same command does the rest.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 

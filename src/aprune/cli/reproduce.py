@@ -69,19 +69,13 @@ def _make_command(name: str) -> Callable[..., None]:
             str | None, typer.Option(metavar="S,…", help="Else those of the budget.")
         ] = None,
         images: option.Images = None,
-        out: Annotated[
-            Path,
-            typer.Option(metavar="FOLDER", help="For everything; what is there is not redone."),
-        ] = Path("aprune-paper"),
-        time_limit: Annotated[
-            float | None,
-            typer.Option(metavar="SECONDS", help="Then stop; the same command does the rest."),
-        ] = None,
+        out: option.Runs = Path("aprune-paper"),
+        time_limit: option.TimeLimit = None,
         device: option.Device = "auto",
         json: option.Json = False,
     ) -> None:
         from aprune.experiments import paper
-        from aprune.experiments.figure1 import figure1
+        from aprune.training import choose_device
 
         settings = {
             "protocol": _one_of(protocol, ("fair", "paper"), "--protocol"),
@@ -95,15 +89,18 @@ def _make_command(name: str) -> Callable[..., None]:
         if images is not None and len(figures) > 1:
             raise SettingError("--images is for one figure: each has a number of its own")
         option.check_parent(parent)
+        choose_device(device)
         comparisons = [paper.plan(figure, parent, **settings) for figure in figures]  # type: ignore[arg-type]
         with output_folder(out):
-            first = None
             if name == "all":
-                iterations = 5_000 if budget == "paper" else 1_000
-                first = figure1(seeds=seeds or 5, iterations=iterations, out=out).frame
-            frame = paper.reproduce(comparisons, out, device=device, time_limit=time_limit)
-            written = paper.redraw(frame, out, first) if len(frame) else []
-        _report(frame, first, written, out, as_json=json)
+                paper.reproduce_figure1(out, quick=budget == "quick")
+            done = paper.reproduce(comparisons, out, device=device, time_limit=time_limit)
+            rows = paper.read_rows(out) if len(done) else done
+            first = paper.read_convergence(out)
+            # on the page is all that the folder has, not only what this call was asked for
+            written = paper.redraw(rows, out, first) if len(rows) else []
+        rows.attrs.update(done.attrs)
+        _report(rows, first, written, out, as_json=json)
 
     return command
 

@@ -69,7 +69,7 @@ def compare(
     out = check_writable(out)
     store = store or Store(out)
     work = _Work(comparison, store, choose_device(device), time_limit)
-    with bar("comparison", work.size, show=progress) as advance:
+    with bar(comparison.figure or "comparison", work.size, show=progress) as advance:
         complete = work.do_all(advance)
     frame = pd.DataFrame(work.rows, columns=list(_COLUMNS)).astype(_COLUMNS)
     frame.attrs["complete"] = complete

@@ -21,8 +21,7 @@ from aprune.experiments.comparison import compare
 from aprune.experiments.plan import Comparison, Protocol, TaskChoice
 from aprune.experiments.store import Store
 from aprune.files import check_writable, writing
-from aprune.methods import IMP
-from aprune.progress import Clock, bar
+from aprune.progress import Clock
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +119,6 @@ def plan(
         methods=("ap", "random", "imp", "dense"),
         sparsities=tuple(sparsities or ((0.5, 0.9, 0.99) if quick else SPARSITIES)),
         seeds=repetitions,
-        imp=IMP(),
         search_steps=_part(setting.search_steps, quick, 500),
         retrain_steps=_part(setting.retrain_steps, quick, 400),
         tuning_seeds=repetitions[:1],
@@ -153,7 +151,7 @@ def reproduce(
         comparisons: What `plan` gave, of one parent and protocol.
         out: Folder for everything.
         device: `auto`, `cpu` or `cuda`.
-        progress: Whether to show a bar; None shows it on a terminal.
+        progress: Whether to show a bar for each figure; None shows it on a terminal.
         time_limit: Seconds after which nothing more is started.
 
     Returns:
@@ -163,24 +161,33 @@ def reproduce(
 
     out = check_writable(out)
     store, clock, frames = Store(out), Clock(time_limit), []
-    with bar("figures", len(comparisons), show=progress) as advance:
-        for comparison in comparisons:
-            folder = out / f"{comparison.parent.replace(':', '_')}-{comparison.protocol}"
-            frames.append(
-                compare(
-                    comparison,
-                    folder / comparison.figure,
-                    store=store,
-                    device=device,
-                    progress=False,
-                    time_limit=clock.left,
-                )
+    for comparison in comparisons:
+        frames.append(
+            compare(
+                comparison,
+                _folder(out, comparison.parent, comparison.protocol) / comparison.figure,
+                store=store,
+                device=device,
+                progress=progress,
+                time_limit=clock.left,
             )
-            advance(1, note=comparison.figure)
+        )
     frame = pd.concat(frames, ignore_index=True)
     frame.attrs["complete"] = all(part.attrs["complete"] for part in frames)
     frame.attrs["damaged"] = [str(path) for path in store.damaged]
     return frame
+
+
+def _folder(out: Path, parent: str, protocol: str) -> Path:
+    return out / f"{parent.replace(':', '_')}-{protocol}"
+
+
+def reproduce_figure1(out: Path | str, *, quick: bool = False) -> None:
+    """Do figure 1 on digits, unless it lies under `out` already, as long or longer."""
+    iterations = 1_000 if quick else 5_000
+    known = read_convergence(out)
+    if known is None or known["iteration"].max() < iterations:
+        figure1.figure1(iterations=iterations, out=out)
 
 
 def read_rows(folder: Path | str) -> "pd.DataFrame":
@@ -243,7 +250,7 @@ def redraw(
         written += style.save(figure1.draw(convergence), out / "figure1-digits")
         first = [judge_convergence(convergence)]
     for (parent, protocol), part in frame.groupby(["parent", "protocol"], sort=False):
-        folder = out / f"{str(parent).replace(':', '_')}-{protocol}"
+        folder = _folder(out, str(parent), str(protocol))
         for figure, rows in part.groupby("figure"):
             plain = rows[~rows["reshuffled"]]
             if plain["accuracy"].notna().any():
