@@ -93,7 +93,7 @@ def _make_command(name: str) -> Callable[..., None]:
         comparisons = [paper.plan(figure, parent, **settings) for figure in figures]  # type: ignore[arg-type]
         with output_folder(out):
             if name == "all":
-                paper.reproduce_figure1(out, quick=budget == "quick")
+                paper.reproduce_figure1(out)
             done = paper.reproduce(comparisons, out, device=device, time_limit=time_limit)
             rows = paper.read_rows(out) if len(done) else done
             first = paper.read_convergence(out)
@@ -160,10 +160,12 @@ def _report(
             }
         )
     else:
-        lines = [(parent, protocol, v.claim, v.verdict) for parent, protocol, v in verdicts]
-        header = ("parent", "protocol", "claim", "verdict")
-        print_table(header, lines, left=header)
-        say(f"{len(frame)} rows; in {out}: {', '.join(sorted({p.name for p in written}))}")
+        lines = [(parent, protocol, str(v.number), v.verdict) for parent, protocol, v in verdicts]
+        print_table(("parent", "protocol", "claim", "verdict"), lines, left=("parent", "protocol"))
+        say(f"{len(frame)} rows and {len(written)} files in {out}. What the claims say, and why:")
+        for path in written:
+            if path.suffix == ".md":
+                say(f"  {path}")
     complain_of(frame.attrs)
 
 

@@ -182,12 +182,10 @@ def _folder(out: Path, parent: str, protocol: str) -> Path:
     return out / f"{parent.replace(':', '_')}-{protocol}"
 
 
-def reproduce_figure1(out: Path | str, *, quick: bool = False) -> None:
-    """Do figure 1 on digits, unless it lies under `out` already, as long or longer."""
-    iterations = 1_000 if quick else 5_000
-    known = read_convergence(out)
-    if known is None or known["iteration"].max() < iterations:
-        figure1.figure1(iterations=iterations, out=out)
+def reproduce_figure1(out: Path | str) -> None:
+    """Do figure 1 on digits, unless it lies under `out` already."""
+    if read_convergence(out) is None:
+        figure1.figure1(out=out)
 
 
 def read_rows(folder: Path | str) -> "pd.DataFrame":
