@@ -270,17 +270,53 @@ def test_what_is_on_is_counted_along_the_way() -> None:
     assert fused.active() == sum(int((w > 0).sum()) for w in search.w.values()) == 96
 
 
+@pytest.mark.parametrize("kind", ["spread", "equal", "few", "beyond", "one"])
+def test_the_drift_is_the_one_that_sorting_finds(kind: str) -> None:
+    """On w alone: without gradients the ratio is w/(1 + w)."""
+    generator = torch.Generator().manual_seed(0)
+    w = {
+        "spread": torch.randn(5_000, generator=generator),
+        "equal": torch.full((3_000,), 0.7),
+        "few": torch.tensor([0.1, 0.2, 1e-30, -0.5]).repeat(1_000),
+        "beyond": torch.tensor([-1.0, -3.0, 2.0, 1e30, 0.0]).repeat(700),
+        "one": torch.tensor([0.3]),
+    }[kind]
+    model = nn.Linear(len(w), 1, bias=False)
+    method = replace(AP(), sparsity=0.5, steps=10, dense_start=0.0)
+    connections = {"weight": model.weight}
+    search = Search(model, method, connections, {"weight": w[None].clone()}, attached=False)
+    fused = FusedUpdate(model, RECIPE, mover=search)
+    ratios = torch.where(w > -1, w / (1 + w), -torch.inf).clamp(0, 1).sort(descending=True).values
+    for keep in (0.0, 0.001, 0.3, 0.5, 0.999, 1.0):
+        search.w["weight"].detach().copy_(w[None])
+        search.descent.aim(0.1, keep)
+        model.weight.grad = None
+        fused.move()
+        rank = round(keep * len(w))
+        expected = ratios[rank].item() if rank < len(w) else 0.0
+        assert fused._numbers[3].item() == pytest.approx(expected, rel=1e-6), keep
+
+
 COMPILE = """
 import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from aprune.training import kernels
+from aprune.training import decide, kernels
 
 TYPES = {
     "table": "*i64", "gradients": "*i64", "chunks": "*i64", "squares": "*fp32", "active": "*i32",
     "numbers": "*fp32", "t_l": "fp32", "t_s": "fp32", "momentum": "fp32", "weight_decay": "fp32",
+    "lr": "*fp32", "floats": "*fp32", "counts": "*i64", "clip": "fp32", "gamma": "fp32",
+    "memory": "fp32", "jump": "fp32", "places": "*i64", "ratios": "*fp32", "found": "*i32",
+    "total": "i32",
 }
+
+def build(kernel, constants, **types):
+    signature = {name: (TYPES | types).get(name, "constexpr") for name in kernel.arg_names}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm
+
 search = {"W": True, "MASK": False, "NARROW": True, "MOVES": True}
 shape = {"EVEN": True, "BLOCK": 1024, "PIECES": 8}
 even = shape | {"MERGED": False, "COPIES": 1}
@@ -291,12 +327,13 @@ for kernel, shape in [
     (kernels.update, sgd | even | {"UNITS": 1024, "RUNS": 1024}),
     (kernels.update, sgd | merged),
 ]:
-    constants = search | shape
-    signature = {name: TYPES.get(name, "constexpr") for name in kernel.arg_names}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={})
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
-    wide = len(re.findall(r"(?:ld|st)[.]global[.]v[24]", made.asm["ptx"]))
-    print(kernel.__name__, shape["MERGED"], len(made.asm["cubin"]) > 0, wide)
+    made = build(kernel, search | shape)
+    wide = len(re.findall(r"(?:ld|st)[.]global[.]v[24]", made["ptx"]))
+    print(kernel.__name__, shape["MERGED"], len(made["cubin"]) > 0, wide)
+everything = dict.fromkeys(["CLIPS", "CHOOSES", "ADAM", "MOVES", "RELATIVE"], True)
+build(decide.decide, everything | {"BLOCK": 8192}, chunks="i32", total="fp32")
+build(decide.look_up, {"BLOCK": 2048})
+build(decide.narrow_down, {"BLOCK": 2048, "SHIFT": 0})
 """
 
 

@@ -26,13 +26,14 @@ class Search(Hook):
     (the last architecture is reached; the weights train on under exactly that mask).
 
     The masks are `attached` to the network as parametrisations, and the search moves w along the
-    gradients that come through them; or whoever trains lays them over the weights and moves w by `size`
-    and `drift`.
+    gradients that come through them; or whoever trains lays them over the weights and moves w as
+    `descent` says.
 
     Attributes:
         sparsities: What is asked for, in rising order.
         masks: The architectures that were passed, by sparsity.
         weights: The state of the network at each of them, if asked for.
+        descent: What a step of w reads and writes.
         count_active: Counts the connections that are on.
         behind: Weights of the network that its layers do not show, by name.
     """
@@ -57,8 +58,8 @@ class Search(Hook):
         self.w, self.t_l, self.t_s = dict(w), method.t_l, method.t_s
         self._theta = dict(theta)
         gamma = None if method.gamma == "auto" else method.gamma
-        self._descent = Descent(list(self.w.values()), relative=method.relative, gamma=gamma)
-        self.count_active = self._descent.active
+        self.descent = Descent(list(self.w.values()), relative=method.relative, gamma=gamma)
+        self.count_active = self.descent.active
         self.behind: dict[str, Tensor] = {}
         start = method.dense_start
         usual = min(0.3 if has_norm(model) else 0.5, method.ramp_end / 2)
@@ -77,7 +78,7 @@ class Search(Hook):
     @property
     def sparsity(self) -> float:
         """Return the fraction of connections that are off now."""
-        return 1.0 - self.count_active() / self._descent.total
+        return 1.0 - self.count_active() / self.descent.total
 
     def step(self) -> None:
         """Do one step of the mask; call it after the optimiser's in a loop of your own."""
@@ -91,12 +92,12 @@ class Search(Hook):
         """Set this step's size of w and its sparsity."""
         first = self._first_descent
         factor = self._schedule(max(0, step - first), self.steps - first)
-        self._descent.aim(self.method.w_step * factor, keep=1.0 - self._scheduled(step))
+        self.descent.aim(self.method.w_step * factor, keep=1.0 - self._scheduled(step))
 
     def on_update(self) -> None:
         """Move w, after the weights have moved."""
         if self.moving and self._attached:
-            self._descent.update()
+            self.descent.update()
 
     def after(self, step: int) -> None:
         """Take the architectures that this step has passed."""
@@ -115,7 +116,7 @@ class Search(Hook):
 
     def check(self, step: int) -> None:
         """Raise if w is not finite."""
-        bad = self._descent.first_bad
+        bad = self.descent.first_bad
         if bad is not None or not all(bool(w.isfinite().all()) for w in self.w.values()):
             at = step if bad is None else bad + self._first_descent
             raise SearchError(
@@ -155,18 +156,6 @@ class Search(Hook):
         """Return whether w moves in the coming step."""
         return self._phase == "descent"
 
-    def places(self) -> list[tuple[Tensor, ...] | None] | None:
-        """Return where a step looks at w before it decides; None if it does not."""
-        return self._descent.places if self._descent.chooses_gamma else None
-
-    def size(self, square: Tensor) -> Tensor:
-        """Return this step's size of w from the sum of squares of its gradient."""
-        return self._descent.size(square / self._descent.total)
-
-    def drift(self, alpha: Tensor, ratios: Tensor | None) -> Tensor:
-        """Return this step's drift of w from the ratios at `places`."""
-        return self._descent.drift(alpha, ratios)
-
     @property
     def _follows_schedule(self) -> bool:
         return self.method.gamma == "auto"
@@ -189,7 +178,7 @@ class Search(Hook):
 
     def _take(self, sparsity: float) -> None:
         self.check(self._step - 1)
-        kept = keep_count(self._descent.total, sparsity)
+        kept = keep_count(self.descent.total, sparsity)
         self.masks[sparsity] = keep_largest(self.w, kept)
         if self._keep_weights and sparsity != self.sparsities[-1]:
             self.weights[sparsity] = self._state(self.masks[sparsity])

@@ -3,7 +3,10 @@
     w ← w − α·g − δ·(1 + w),     δ = 2αγ          (paper, "Enforcing sparsity", with the sign corrected)
 
 A connection is on after the step if (w − α·g)/(1 + w) > δ. So the smallest γ that leaves k connections
-on is read off the (k + 1)-th largest of these ratios: no tuning, no feedback loop.
+on is read off the (k + 1)-th largest of these ratios: no tuning, no feedback loop. They are taken with
+the α of the step before, which is hardly another; so they can be looked at while the present one is
+still being worked out from all gradients. Where it is quite another, because the gradients have jumped,
+the step has no drift.
 """
 
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ import torch
 from torch import Tensor
 
 _SAMPLE = 2**18  # ratios looked at to choose γ; all of them in networks with no more connections
-_MEMORY = 0.99  # of the running mean square
+_RUN = 4  # of them that are neighbours
 _NEVER = 2**62  # a step that does not come
 
 
@@ -24,9 +27,18 @@ class Descent:
 
     Attributes:
         total: The number of connections.
-        chooses_gamma: Whether each step chooses γ.
         places: Where in each tensor the ratios are looked at, as indices; None means everywhere.
+        chooses_gamma: Whether each step chooses γ.
+        gamma: The γ of all steps; 0 if each chooses its own.
+        relative: Whether the step size is one in units of the gradient's root mean square.
+        memory: How much of the running mean square a step keeps.
+        jump: Times by which a smaller step than the one before is quite another.
+        floats: Step size, whether connections go, running mean square and how much of it there is.
+        counts: How many ratios are to be larger than the drift, the steps so far, the first bad one.
     """
+
+    memory = 0.99
+    jump = 2.0
 
     def __init__(
         self,
@@ -40,20 +52,19 @@ class Descent:
         self.total = sum(tensor.numel() for tensor in self.w)
         self.places = [_sample(tensor, self.total, seed + i) for i, tensor in enumerate(self.w)]
         self.chooses_gamma = gamma is None
-        self._relative, self._gamma = relative, gamma or 0.0
+        self.relative, self.gamma = relative, gamma or 0.0
         self._looked = sum(
             w.numel() if places is None else len(places[0])
             for w, places in zip(self.w, self.places, strict=True)
         )
         device = self.w[0].device
-        self._step_size, self._goes, self._mean_square, self._weight = (
-            torch.zeros((), device=device) for _ in range(4)
-        )
+        self.floats = torch.zeros(4, device=device)
+        self.counts = torch.tensor([0, 0, _NEVER], device=device)
+        self._step_size, self._goes, self._mean_square, self._weight = self.floats.unbind()
+        self._place, self._steps, self._first_bad = self.counts.split(1)
+        self._alpha = torch.zeros((), device=device)  # of the step before
         self._one = torch.ones((), device=device)
-        self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        self._steps = torch.zeros((), dtype=torch.int64, device=device)
         self._never = torch.full((), _NEVER, device=device)
-        self._first_bad = self._never.clone()
 
     def aim(self, step_size: float, keep: float) -> None:
         """Tell the coming step its size and, if it chooses γ, the density to come down to.
@@ -71,18 +82,14 @@ class Descent:
         """Take one step along the gradients in `w.grad` and forget them."""
         gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.w]
         square = torch.stack(torch._foreach_norm(gradients)).square().sum() / self.total
-        alpha = self.size(square)
-        ratios = None
-        if self.chooses_gamma:
-            here, slope = self._look(self.w), self._look(gradients)
-            ratios = torch.where(here > -1, (here - alpha * slope) / (1 + here), -torch.inf)
-        drift = self.drift(alpha, ratios)
+        alpha = self._size(square)
+        drift = self._drift(alpha, gradients) if self.chooses_gamma else 2 * alpha * self.gamma
         for w, gradient in zip(self.w, gradients, strict=True):
             w.lerp_(-self._one, drift)
             w.addcmul_(gradient, -alpha)
             w.grad = None
 
-    def size(self, square: Tensor) -> Tensor:
+    def _size(self, square: Tensor) -> Tensor:
         """Return α of this step from the mean square of the gradients.
 
         If it is relative it is divided by their root mean square, guarded against zero. The larger of
@@ -92,31 +99,27 @@ class Descent:
         bad = torch.where(square < torch.inf, self._never, self._steps)
         torch.minimum(self._first_bad, bad, out=self._first_bad)
         self._steps += 1
-        if not self._relative:
+        if not self.relative:
             return self._step_size
-        self._mean_square.lerp_(square, 1 - _MEMORY)
-        self._weight.lerp_(self._one, 1 - _MEMORY)
+        self._mean_square.lerp_(square, 1 - self.memory)
+        self._weight.lerp_(self._one, 1 - self.memory)
         root = torch.maximum(self._mean_square / self._weight, square).sqrt()
         return torch.where(root > 0, self._step_size / root, 0.0)
 
-    def drift(self, alpha: Tensor, ratios: Tensor | None) -> Tensor:
-        """Return δ of this step: the smallest that leaves as many connections on as there shall be.
-
-        Args:
-            alpha: Of this step.
-            ratios: (w − α·g)/(1 + w) at `places`, −∞ where w is not above −1; if γ is chosen.
-        """
-        if ratios is None:
-            return 2 * alpha * self._gamma
-        if (
-            ratios.is_cuda
-        ):  # where reading the place would wait for the device, and sorting is quick
+    def _drift(self, alpha: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        """Return δ of this step: the smallest that leaves as many connections on as there shall be."""
+        here, slope = self._look(self.w), self._look(gradients)
+        ratios = torch.where(here > -1, (here - self._alpha * slope) / (1 + here), -torch.inf)
+        if ratios.is_cuda:
+            # there reading the place would wait for the device, and sorting is quick
             drift = ratios.sort(descending=True).values.index_select(0, self._place)[0]
         else:
             place = len(ratios) - 1 - int(self._place)
             # several times as fast as kthvalue, which took a third of a step
             drift = torch.from_numpy(np.partition(ratios.numpy(), place))[place]
-        return drift.clamp(0.0, 1.0) * self._goes
+        drift = torch.where(alpha * self.jump < self._alpha, 0.0, drift.clamp(0.0, 1.0))
+        self._alpha.copy_(alpha)
+        return drift * self._goes
 
     @property
     def first_bad(self) -> int | None:
@@ -134,10 +137,16 @@ class Descent:
 
 
 def _sample(w: Tensor, total: int, seed: int) -> tuple[Tensor, ...] | None:
-    """Return random places in `w`, in proportion to its size; None means all of them."""
+    """Return random places in `w`, in proportion to its size; None means all of them.
+
+    They come in runs of neighbours in memory, which cost no more to read than one.
+    """
     if total <= _SAMPLE:
         return None
-    number = max(1, round(_SAMPLE * w.numel() / total))
+    number = max(1, round(_SAMPLE * w.numel() / total / _RUN))
     generator = torch.Generator(w.device).manual_seed(seed)
-    flat = torch.randint(0, w.numel(), (number,), generator=generator, device=w.device)
-    return torch.unravel_index(flat, w.shape)
+    runs = torch.randint(0, -(-w.numel() // _RUN), (number,), generator=generator, device=w.device)
+    flat = (runs[:, None] * _RUN + torch.arange(_RUN, device=w.device)).flatten() % w.numel()
+    outer_first = sorted(range(w.dim()), key=w.stride, reverse=True)
+    indices = torch.unravel_index(flat, [w.shape[dim] for dim in outer_first])
+    return tuple(indices[outer_first.index(dim)] for dim in range(w.dim()))

@@ -22,14 +22,22 @@ class Launch:
     constants: dict[str, int | bool]
 
 
+@dataclass
+class Pass:
+    """Launches that go over all tensors, the largest first, and all that they write."""
+
+    launches: list[Launch]
+    out: Tensor
+
+
 _Chunks = dict[frozenset[tuple[str, int]], list[tuple[int, int]]]
 
 
-def cut(entries: Sequence[Shadowed], device: torch.device) -> tuple[list[Launch], list[Launch]]:
+def cut(entries: Sequence[Shadowed], device: torch.device) -> tuple[Pass, Pass]:
     """Cut all tensors into chunks of each kind, whole ones and rests: to be measured, and updated.
 
     A layer with merged inputs is cut by inputs; its update works on a piece of few of them at a time,
-    with all their copies.
+    with all their copies. The update begins with what was measured last: that may still be in a cache.
     """
     measured: _Chunks = {}
     updated: _Chunks = {}
@@ -50,21 +58,23 @@ def cut(entries: Sequence[Shadowed], device: torch.device) -> tuple[list[Launch]
                 sort = kind | {"BLOCK": _BLOCK, "EVEN": whole, "PIECES": many}
                 chunks.setdefault(frozenset(sort.items()), []).extend(found)
                 done = end
-    return _launches(measured, 2, torch.float32, device), _launches(updated, 1, torch.int32, device)
+    backwards = {kind: places[::-1] for kind, places in updated.items()}
+    return (
+        _launches(measured, 2, torch.float32, device),
+        _launches(backwards, 1, torch.int32, device),
+    )
 
 
-def _launches(
-    chunks: _Chunks, columns: int, dtype: torch.dtype, device: torch.device
-) -> list[Launch]:
-    return [
-        Launch(
-            torch.tensor(places, device=device),
-            torch.zeros((len(places), columns), dtype=dtype, device=device),
-            dict(kind),
-        )
-        for kind, places in chunks.items()
-        if places
+def _launches(chunks: _Chunks, columns: int, dtype: torch.dtype, device: torch.device) -> Pass:
+    size = {kind: len(places) * dict(kind)["PIECES"] for kind, places in chunks.items()}
+    kinds = sorted((kind for kind in chunks if chunks[kind]), key=lambda kind: -size[kind])
+    out = torch.zeros((sum(map(len, chunks.values())), columns), dtype=dtype, device=device)
+    parts = out.split([len(chunks[kind]) for kind in kinds])
+    launches = [
+        Launch(torch.tensor(chunks[kind], device=device), part, dict(kind))
+        for kind, part in zip(kinds, parts, strict=True)
     ]
+    return Pass(launches, out)
 
 
 def locate(
@@ -72,7 +82,7 @@ def locate(
     w: Mapping[str, Tensor],
     places: Sequence[tuple[Tensor, ...] | None],
 ) -> Tensor:
-    """Return the places that a search looks at: tensor, offset in it and in its gradient.
+    """Return the places that a search looks at: 2⁴⁰ times the number of the tensor, plus the offset.
 
     Args:
         entries: All tensors that are trained, by name.
@@ -82,13 +92,11 @@ def locate(
     numbers = {name: number for number, name in enumerate(entries)}
     found = []
     for (name, tensor), here in zip(w.items(), places, strict=True):
-        entry = entries[name]
         if here is None:
             everywhere = torch.arange(tensor.numel(), device=tensor.device)
             here = torch.unravel_index(everywhere, tensor.shape)
-        pairs = zip(here, entry.theta.stride(), strict=True)
-        offset = sum((index * stride for index, stride in pairs), torch.zeros_like(here[0]))
-        narrow = entry.leaf.dtype == torch.bfloat16
-        number = torch.full_like(offset, -1 - numbers[name] if narrow else numbers[name])
-        found.append(torch.stack([number, offset, offset // entry.copies], 1))
-    return torch.cat(found).contiguous()
+        offset = torch.full_like(here[0], numbers[name] << 40)
+        for index, stride in zip(here, entries[name].theta.stride(), strict=True):
+            offset += index * stride
+        found.append(offset)
+    return torch.cat(found)

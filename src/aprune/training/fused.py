@@ -15,7 +15,8 @@ It does what `PlainUpdate`, `KeepMasked` and the parametrised search do, within 
 import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Protocol, Self
 
@@ -23,12 +24,27 @@ import torch
 from torch import Tensor, nn
 
 from aprune.parents.vgg import VGG
-from aprune.training.chunks import cut, locate
+from aprune.training.chunks import Launch, cut, locate
 from aprune.training.recipe import Recipe
 from aprune.training.shadow import Shadowed, computes_narrowly, trained_parameters
 
 _WARPS = 4  # that share a piece: fewer would need more registers than let many chunks run at once
+_LOOKED = 2048  # connections of the sample that a program looks at
 _REGISTERS = 80  # of a thread in the update: with more, too few chunks run at once
+
+
+class Descent(Protocol):
+    """What a step of w reads and writes; see `methods.descent`."""
+
+    total: int
+    places: list[tuple[Tensor, ...] | None]
+    chooses_gamma: bool
+    gamma: float
+    relative: bool
+    memory: float
+    jump: float
+    floats: Tensor
+    counts: Tensor
 
 
 class Mover(Protocol):
@@ -48,14 +64,9 @@ class Mover(Protocol):
     def moving(self) -> bool:
         """Whether the coming steps move w."""
 
-    def places(self) -> list[tuple[Tensor, ...] | None] | None:
-        """Where a step looks at w before it decides, for each tensor; None if it does not."""
-
-    def size(self, square: Tensor) -> Tensor:
-        """Return the step size of w from the sum of squares of its gradient."""
-
-    def drift(self, alpha: Tensor, ratios: Tensor | None) -> Tensor:
-        """Return the drift of w from the step size and the ratios of `descent` at `places`."""
+    @property
+    def descent(self) -> Descent:
+        """What a step of w reads and writes."""
 
 
 def obstacle(model: nn.Module) -> str | None:
@@ -108,10 +119,11 @@ class FusedUpdate:
         mover: Mover | None = None,
         shape: tuple[int, int, int] | None = None,
     ) -> None:
-        from aprune.training import kernels
+        from aprune.training import decide, kernels
 
         device = next(model.parameters()).device
         self._kernels: ModuleType = kernels
+        self._decide: ModuleType = decide
         self._model, self._recipe, self._mover = model, recipe, mover
         copies = VGG.copies(shape) if shape is not None and type(model) is VGG else 1
         narrow = device.type == "cuda" and computes_narrowly(model)
@@ -131,18 +143,20 @@ class FusedUpdate:
         entries = list(self._entries.values())
         self._device = device
         self.lr = torch.zeros((), device=device)
-        self._steps = torch.zeros((), device=device)
-        self._zero, self._one = torch.zeros((), device=device), torch.ones((), device=device)
-        self._numbers = torch.ones(6, device=device)
+        self._numbers = torch.zeros(7, device=device)
+        self._numbers[kernels.CLIP.value] = 1.0
         self._table = torch.tensor([entry.row() for entry in entries], device=device)
         self._gradients = torch.zeros(len(entries), dtype=torch.int64, device=device)
         self._addresses = torch.zeros(len(entries), dtype=torch.int64)
         self._recorded: list[Tensor] = []
         self._measures, self._updates = cut(entries, device)
-        places = mover.places() if mover is not None else None
+        self._streams: list[torch.cuda.Stream] = []
         self._sample = None
-        if mover is not None and places is not None:
-            self._sample = locate(self._entries, mover.w, places)
+        if mover is not None and mover.descent.chooses_gamma:
+            self._sample = locate(self._entries, mover.w, mover.descent.places)
+            self._ratios = torch.zeros(len(self._sample), device=device)
+            room = decide.BINS.value + decide.DIGITS.value
+            self._found = torch.zeros(room, dtype=torch.int32, device=device)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[Self]:
@@ -161,7 +175,7 @@ class FusedUpdate:
 
     def start(self) -> None:
         """Set all moments to zero."""
-        self._steps.zero_()
+        self._numbers[self._kernels.CORRECTION.value :].zero_()
         for entry in self._entries.values():
             entry.first.zero_()
             if entry.second is not None:
@@ -193,17 +207,17 @@ class FusedUpdate:
     def move(self) -> None:
         """Measure all gradients, decide how far to go, and go."""
         self._note_gradients()
-        mover = self._mover if self._mover is not None and self._mover.moving else None
+        moves = self._mover is not None and self._mover.moving
         t_l, t_s = self._temperatures
-        moves = mover is not None
-        for launch in self._measures:
+        recipe = self._recipe
+
+        def measure(launch: Launch) -> None:
             self._kernels.measure[(len(launch.chunks),)](
                 self._table, self._gradients, launch.chunks, launch.out, t_l, t_s,
                 MOVES=moves, num_warps=_WARPS, **launch.constants,
             )  # fmt: skip
-        self._decide(torch.cat([launch.out for launch in self._measures]).sum(0), mover)
-        recipe = self._recipe
-        for launch in self._updates:
+
+        def update(launch: Launch) -> None:
             self._kernels.update[(len(launch.chunks),)](
                 self._table, self._gradients, launch.chunks, self._numbers, launch.out,
                 t_l, t_s, recipe.momentum, recipe.weight_decay,
@@ -211,9 +225,14 @@ class FusedUpdate:
                 num_warps=_WARPS, maxnreg=_REGISTERS, **launch.constants,
             )  # fmt: skip
 
+        looks = [self._choose_drift] if moves and self._sample is not None else []
+        self._together([partial(measure, launch) for launch in self._measures.launches] + looks)
+        self._decide_numbers(moves)
+        self._together([partial(update, launch) for launch in self._updates.launches])
+
     def active(self) -> int:
         """Return how many connections were on after the last step."""
-        return int(torch.cat([launch.out for launch in self._updates]).sum())
+        return int(self._updates.out.sum())
 
     @property
     def _temperatures(self) -> tuple[float, float]:
@@ -235,29 +254,56 @@ class FusedUpdate:
             self._addresses[number] = _gradient_of(entry.leaf).data_ptr()
         self._gradients.copy_(self._addresses, non_blocking=True)
 
-    def _decide(self, squares: Tensor, mover: Mover | None) -> None:
-        clip, alpha, drift = self._one, self._zero, self._zero
-        if self._recipe.clip is not None:
-            clip = (self._recipe.clip / (squares[0].sqrt() + 1e-6)).clamp(max=1.0)
-        if mover is not None:
-            alpha = mover.size(squares[1])
-            drift = mover.drift(alpha, self._look(alpha))
-        torch.stack((self.lr, clip, alpha, drift), out=self._numbers[:4])
-        if self._recipe.optimiser == "adam":
-            self._steps += 1
-            self._numbers[4] = 1 - 0.9**self._steps
-            self._numbers[5] = (1 - 0.999**self._steps).sqrt()
+    def _together(self, jobs: Sequence[Callable[[], None]]) -> None:
+        """Do the first job, and small ones beside it, each on a stream of its own."""
+        if self._device.type != "cuda":
+            for job in jobs:
+                job()
+            return
+        while len(self._streams) < len(jobs) - 1:
+            # what is small goes first where there is room for both
+            self._streams.append(torch.cuda.Stream(self._device, priority=-1))
+        here = torch.cuda.current_stream(self._device)
+        used = self._streams[: len(jobs) - 1]
+        for stream, job in zip(used, jobs[1:], strict=True):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                job()
+        jobs[0]()
+        for stream in used:
+            here.wait_stream(stream)
 
-    def _look(self, alpha: Tensor) -> Tensor | None:
-        if self._sample is None:
-            return None
-        assert self._mover is not None
-        ratios = torch.empty(len(self._sample), device=self._device)
-        self._kernels.look_up[(-(-len(ratios) // 1024),)](
-            self._table, self._gradients, self._sample, ratios, alpha, len(ratios), self._mover.t_s,
-            BLOCK=1024,
+    def _decide_numbers(self, moves: bool) -> None:
+        recipe, mover, squares = self._recipe, self._mover, self._measures.out
+        descent = mover.descent if mover is not None else None
+        self._decide.decide[(1,)](
+            squares, len(squares), self.lr, self._numbers,
+            self._numbers if descent is None else descent.floats,
+            self._numbers if descent is None else descent.counts,
+            recipe.clip or 0.0,
+            1.0 if descent is None else float(descent.total),
+            0.0 if descent is None else descent.gamma,
+            0.0 if descent is None else descent.memory,
+            0.0 if descent is None else descent.jump,
+            CLIPS=recipe.clip is not None, ADAM=recipe.optimiser == "adam", MOVES=moves,
+            RELATIVE=descent is not None and descent.relative,
+            CHOOSES=self._sample is not None, BLOCK=8192, num_warps=16,
         )  # fmt: skip
-        return ratios
+
+    def _choose_drift(self) -> None:
+        assert self._mover is not None
+        assert self._sample is not None
+        descent, total = self._mover.descent, len(self._sample)
+        programs = (-(-total // _LOOKED),)
+        self._decide.look_up[programs](
+            self._table, self._gradients, self._sample, self._ratios, self._numbers,
+            descent.floats, descent.counts, self._found, total, self._mover.t_s, BLOCK=_LOOKED,
+        )  # fmt: skip
+        for shift in (10, 0):
+            self._decide.narrow_down[programs](
+                self._ratios, self._numbers, descent.floats, self._found, total,
+                SHIFT=shift, BLOCK=_LOOKED,
+            )  # fmt: skip
 
 
 def _gradient_of(leaf: nn.Parameter) -> Tensor:

@@ -7,8 +7,9 @@ that of `maths.relaxation`, `methods.descent` and PyTorch's SGD and AdamW; `fuse
 when.
 
 A row of the table holds the addresses of θ, the optimiser's two moments, w, the mask, the shadow weight
-and two sums, with 0 for what is not there; then how many connections there are. What a kind of tensor
-has is known when the kernel is compiled:
+and two sums, with 0 for what is not there; then how many connections there are, how many copies of each
+input, and whether the gradient is bfloat16. What a kind of tensor has is known when the kernel is
+compiled:
 
     W, MASK   parameters of a mask to be learnt, or a fixed mask
     SHADOW    a weight of the layer's own beside θ; NARROW if it and its gradient are bfloat16
@@ -27,7 +28,14 @@ _MASK = tl.constexpr(4)
 _SHADOW = tl.constexpr(5)
 _SUMS = tl.constexpr(6)
 _NUMEL = tl.constexpr(7)
-_FIELDS = tl.constexpr(8)
+_COPIES = tl.constexpr(8)
+_NARROW = tl.constexpr(9)
+_FIELDS = tl.constexpr(10)
+
+LR, CLIP, ALPHA, DRIFT, CORRECTION, ROOT, SECOND = (tl.constexpr(place) for place in range(7))
+"""Places in `numbers`, all that the network as a whole decides in a step: learning rate, factor of the
+clipped gradient, step size and drift of w, and Adam's corrections: of the first moment, the root of
+that of the second, and that itself."""
 
 
 @triton.jit
@@ -121,31 +129,6 @@ def measure(
 
 
 @triton.jit
-def look_up(table, gradients, places, ratios, alpha, total, t_s, BLOCK: tl.constexpr):
-    """Write how far each of a sample of connections is from going (see `methods.descent`).
-
-    Places are given as tensor, offset and gradient's offset; tensors with a bfloat16 gradient as −1 −
-    their number.
-    """
-    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = number < total
-    tensor = tl.load(places + 3 * number, real, 0)
-    here = tl.load(places + 3 * number + 1, real, 0)
-    there = tl.load(places + 3 * number + 2, real, 0)
-    half = tensor < 0
-    tensor = tl.where(half, -1 - tensor, tensor)
-    row = table + tensor * _FIELDS
-    w = tl.load(tl.load(row + _W).to(tl.pointer_type(tl.float32)) + here, real, 0.0)
-    theta = tl.load(tl.load(row + _THETA).to(tl.pointer_type(tl.float32)) + here, real, 0.0)
-    gradient = tl.load(gradients + tensor)
-    narrow = tl.load(gradient.to(tl.pointer_type(tl.bfloat16)) + there, real & half, 0.0)
-    wide = tl.load(gradient.to(tl.pointer_type(tl.float32)) + there, real & (half == 0), 0.0)
-    slope = (narrow.to(tl.float32) + wide) * theta * _warm_slope(w, t_s)
-    ratio = (w - tl.load(alpha) * slope) / tl.where(w > -1.0, 1.0 + w, 1.0)
-    tl.store(ratios + number, tl.where(w > -1.0, ratio, float("-inf")), real)
-
-
-@triton.jit
 def update(
     table, gradients, chunks, numbers, active, t_l, t_s, momentum, weight_decay,
     W: tl.constexpr, MASK: tl.constexpr, SHADOW: tl.constexpr, NARROW: tl.constexpr,
@@ -155,8 +138,7 @@ def update(
 ):  # fmt: skip
     """Move θ, and w if it moves; write the weights that the layers will use, and count what is on.
 
-    `numbers` holds what the whole network has decided: learning rate, factor of the clipped gradient,
-    step size and drift of w, and Adam's two corrections.
+    `numbers` holds what the whole network has decided (see `decide`).
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
@@ -166,10 +148,10 @@ def update(
     gradient_at = _gradient_at(gradients, tensor, NARROW) + start
     theta_at = _address(row, _THETA, tl.float32) + start * COPIES
     first_at = _address(row, _FIRST, tl.float32) + start * COPIES
-    lr = tl.load(numbers)
-    clip = tl.load(numbers + 1)
-    alpha = tl.load(numbers + 2)
-    drift = tl.load(numbers + 3)
+    lr = tl.load(numbers + LR)
+    clip = tl.load(numbers + CLIP)
+    alpha = tl.load(numbers + ALPHA)
+    drift = tl.load(numbers + DRIFT)
     place = tl.arange(0, BLOCK)
     on = tl.zeros([BLOCK], tl.int32)
     for piece in range(PIECES):
@@ -207,8 +189,11 @@ def update(
             first = first + (1.0 - 0.9) * (push - first)
             second = 0.999 * second + (1.0 - 0.999) * push * push
             tl.store(second_at + here, second, real)
-            root = tl.sqrt(second) / tl.load(numbers + 5) + 1e-8
-            theta = theta * (1.0 - lr * weight_decay) - lr / tl.load(numbers + 4) * first / root
+            root = tl.sqrt(second) / tl.load(numbers + ROOT) + 1e-8
+            theta = (
+                theta * (1.0 - lr * weight_decay)
+                - lr / tl.load(numbers + CORRECTION) * first / root
+            )
         else:
             push = push + weight_decay * theta
             first = momentum * first + push

@@ -105,7 +105,8 @@ class Shadowed:
         shadow = None if self.leaf is self.theta else self.leaf
         tensors = (self.theta, self.first, self.second, self.w, self.mask, shadow, self.sums)
         addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        return [*addresses, self.theta.numel()]
+        narrow = self.leaf.dtype == torch.bfloat16
+        return [*addresses, self.theta.numel(), self.copies, int(narrow)]
 
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:

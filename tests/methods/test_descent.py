@@ -1,0 +1,42 @@
+"""Steps of w by themselves."""
+
+import torch
+from torch import Tensor
+
+from aprune.methods import descent
+from aprune.methods.descent import Descent
+
+
+def step(moved: Descent, gradient: Tensor, keep: float) -> None:
+    moved.aim(0.01, keep)
+    moved.w[0].grad = gradient.clone()
+    moved.update()
+
+
+def test_each_step_leaves_as_many_on_as_it_shall() -> None:
+    w = torch.rand(1_000)
+    moved = Descent([w], relative=True, gamma=None)
+    for keep in (0.9, 0.8, 0.5, 0.1):
+        step(moved, torch.randn(1_000), keep)
+        assert abs(moved.active() - 1_000 * keep) <= 10
+
+
+def test_a_step_has_no_drift_when_the_gradients_jump() -> None:
+    w, gradient = torch.rand(1_000), torch.randn(1_000)
+    moved = Descent([w], relative=True, gamma=None)
+    for _ in range(3):
+        step(moved, gradient, 0.9)
+    before = w.clone()
+    step(moved, 100 * gradient, 0.5)
+    assert moved.active() > 850
+    assert (w - before).abs().max() < 0.05  # and the gradient does not throw w far
+    step(moved, gradient, 0.5)
+    assert abs(moved.active() - 500) <= 10
+
+
+def test_a_sample_is_drawn_in_runs_of_neighbours_in_memory() -> None:
+    w = torch.rand(64, 32, 3, 3).to(memory_format=torch.channels_last)
+    places = descent._sample(w, 64 * w.numel() * descent._SAMPLE, seed=0)
+    assert places is not None
+    offsets = sum(index * stride for index, stride in zip(places, w.stride(), strict=True))
+    assert torch.equal(offsets, offsets[0] + torch.arange(4))
