@@ -57,6 +57,7 @@ Cell = tuple[Row, Callable[[Row], None]]
 SEARCH = ap.AP(sparsity=0.9, steps=100_000, dense_start=0.0)
 LANES = (1, 2, 4, 8, 16)  # networks that are retrained side by side
 LAYERS = 4  # square ones, of the networks that grow
+UPDATES = 10  # of them that are timed at once
 CPU_KINDS = ("dense, eager", "aprune search, plain path")
 
 
@@ -227,7 +228,14 @@ def time_growth(side: int, alone: bool, device: torch.device, repeats: int) -> R
             return timed(training.advance, repeats, device)
         training.advance()  # leaves gradients in place
         update = training._loop.update
-        times = timed(Engine(update.move, device).run, repeats, device)
+
+        def move_often() -> None:  # in one recording, as in a step: launching one takes a while
+            for _ in range(UPDATES):
+                update.move()
+
+        engine = Engine(move_often, device, settle=update.settle)
+        times = timed(engine.run, repeats, device)
+        times |= {name: rounded(times[name] / UPDATES) for name in TIMES}
         return times | {"bytes_per_connection": bytes_moved(model[1].weight)}
 
 

@@ -36,7 +36,9 @@ def test_a_step_has_no_drift_when_the_gradients_jump() -> None:
 
 def test_a_sample_is_drawn_in_runs_of_neighbours_in_memory() -> None:
     w = torch.rand(64, 32, 3, 3).to(memory_format=torch.channels_last)
-    places = descent._sample(w, 64 * w.numel() * descent._SAMPLE, seed=0)
-    assert places is not None
-    offsets = sum(index * stride for index, stride in zip(places, w.stride(), strict=True))
-    assert torch.equal(offsets, offsets[0] + torch.arange(4))
+    runs = descent._sample(w, w.numel() * 1_000, seed=0)
+    assert runs is not None
+    indices = descent._indices(w, runs)
+    offsets = sum(index * stride for index, stride in zip(indices, w.stride(), strict=True))
+    assert torch.equal(offsets.view(-1, 4), runs[:, None] * 4 + torch.arange(4))
+    assert len(offsets) == round(descent._SAMPLE / 1_000 / 4) * 4

@@ -294,7 +294,8 @@ def test_the_drift_is_the_one_that_sorting_finds(kind: str) -> None:
         fused.move()
         rank = round(keep * len(w))
         expected = ratios[rank].item() if rank < len(w) else 0.0
-        assert fused._numbers[3].item() == pytest.approx(expected, rel=1e-6), keep
+        found = fused._numbers[3].item()
+        assert expected * (1 - 2**-13) <= found <= expected * (1 + 1e-6), keep
 
 
 COMPILE = """
@@ -308,8 +309,8 @@ TYPES = {
     "table": "*i64", "gradients": "*i64", "chunks": "*i64", "squares": "*fp32", "active": "*i32",
     "numbers": "*fp32", "t_l": "fp32", "t_s": "fp32", "momentum": "fp32", "weight_decay": "fp32",
     "lr": "*fp32", "floats": "*fp32", "counts": "*i64", "clip": "fp32", "gamma": "fp32",
-    "memory": "fp32", "jump": "fp32", "places": "*i64", "ratios": "*fp32", "found": "*i32",
-    "total": "i32",
+    "memory": "fp32", "jump": "fp32", "places": "*i64", "ratios": "*i32", "found": "*i32",
+    "total": "i32", "runs": "i32",
 }
 
 def build(kernel, constants, **types):
@@ -332,8 +333,8 @@ for kernel, shape in [
     print(kernel.__name__, shape["MERGED"], len(made["cubin"]) > 0, wide)
 everything = dict.fromkeys(["CLIPS", "CHOOSES", "ADAM", "MOVES", "RELATIVE"], True)
 build(decide.decide, everything | {"BLOCK": 8192}, chunks="i32", total="fp32")
-build(decide.look_up, {"BLOCK": 2048})
-build(decide.narrow_down, {"BLOCK": 2048, "SHIFT": 0})
+build(decide.look_up, {"RUNS": 512, "RUN": 4})
+build(decide.narrow_down, {"BLOCK": 2048})
 """
 
 

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_SAMPLE = 2**18  # ratios looked at to choose γ; all of them in networks with no more connections
-_RUN = 4  # of them that are neighbours
+_SAMPLE = 2**16  # ratios looked at to choose γ; all of them in networks with no more connections
 _NEVER = 2**62  # a step that does not come
 
 
@@ -27,7 +26,8 @@ class Descent:
 
     Attributes:
         total: The number of connections.
-        places: Where in each tensor the ratios are looked at, as indices; None means everywhere.
+        places: Which runs of neighbours in memory are looked at in each tensor; None means all.
+        run: How many connections one is.
         chooses_gamma: Whether each step chooses γ.
         gamma: The γ of all steps; 0 if each chooses its own.
         relative: Whether the step size is one in units of the gradient's root mean square.
@@ -37,6 +37,7 @@ class Descent:
         counts: How many ratios are to be larger than the drift, the steps so far, the first bad one.
     """
 
+    run = 4
     memory = 0.99
     jump = 2.0
 
@@ -54,9 +55,13 @@ class Descent:
         self.chooses_gamma = gamma is None
         self.relative, self.gamma = relative, gamma or 0.0
         self._looked = sum(
-            w.numel() if places is None else len(places[0])
+            w.numel() if places is None else len(places) * self.run
             for w, places in zip(self.w, self.places, strict=True)
         )
+        self._indices = [
+            None if places is None else _indices(w, places)
+            for w, places in zip(self.w, self.places, strict=True)
+        ]
         device = self.w[0].device
         self.floats = torch.zeros(4, device=device)
         self.counts = torch.tensor([0, 0, _NEVER], device=device)
@@ -117,7 +122,8 @@ class Descent:
             place = len(ratios) - 1 - int(self._place)
             # several times as fast as kthvalue, which took a third of a step
             drift = torch.from_numpy(np.partition(ratios.numpy(), place))[place]
-        drift = torch.where(alpha * self.jump < self._alpha, 0.0, drift.clamp(0.0, 1.0))
+        drift = _shorten(drift.clamp(0.0, 1.0))
+        drift = torch.where(alpha * self.jump < self._alpha, 0.0, drift)
         self._alpha.copy_(alpha)
         return drift * self._goes
 
@@ -132,21 +138,31 @@ class Descent:
         return int(torch.stack([(w > 0).sum() for w in self.w]).sum())
 
     def _look(self, tensors: Sequence[Tensor]) -> Tensor:
-        pairs = zip(tensors, self.places, strict=True)
-        return torch.cat([t.reshape(-1) if places is None else t[places] for t, places in pairs])
+        pairs = zip(tensors, self._indices, strict=True)
+        return torch.cat([t.reshape(-1) if here is None else t[here] for t, here in pairs])
 
 
-def _sample(w: Tensor, total: int, seed: int) -> tuple[Tensor, ...] | None:
-    """Return random places in `w`, in proportion to its size; None means all of them.
+def _shorten(number: Tensor) -> Tensor:
+    """Leave away the last ten bits, of which a sample knows nothing."""
+    return (number.view(torch.int32) & -1024).view(torch.float32)
 
-    They come in runs of neighbours in memory, which cost no more to read than one.
+
+def _sample(w: Tensor, total: int, seed: int) -> Tensor | None:
+    """Return random runs in `w`, as many as its size asks for; None means all of them.
+
+    Neighbours in memory cost no more to read than one of them.
     """
-    if total <= _SAMPLE:
+    runs = w.numel() // Descent.run
+    if total <= _SAMPLE or runs == 0:
         return None
-    number = max(1, round(_SAMPLE * w.numel() / total / _RUN))
+    number = max(1, round(_SAMPLE * w.numel() / total / Descent.run))
     generator = torch.Generator(w.device).manual_seed(seed)
-    runs = torch.randint(0, -(-w.numel() // _RUN), (number,), generator=generator, device=w.device)
-    flat = (runs[:, None] * _RUN + torch.arange(_RUN, device=w.device)).flatten() % w.numel()
+    return torch.randint(0, runs, (number,), generator=generator, device=w.device)
+
+
+def _indices(w: Tensor, runs: Tensor) -> tuple[Tensor, ...]:
+    """Return the indices of the connections of some runs."""
+    flat = (runs[:, None] * Descent.run + torch.arange(Descent.run, device=w.device)).flatten()
     outer_first = sorted(range(w.dim()), key=w.stride, reverse=True)
     indices = torch.unravel_index(flat, [w.shape[dim] for dim in outer_first])
     return tuple(indices[outer_first.index(dim)] for dim in range(w.dim()))

@@ -9,8 +9,8 @@ from torch import Tensor
 from aprune.training.shadow import Shadowed
 
 _BLOCK = 1024  # connections of a piece
-_PIECES = 8  # of a chunk, in large networks; one in others, which want many chunks at once
-_LARGE = 2**24  # connections of a large network
+_PIECES = 2  # of a chunk
+_SMALL = 2**14  # connections of a tensor that is not worth a launch for its kind
 
 
 @dataclass
@@ -34,30 +34,27 @@ _Chunks = dict[frozenset[tuple[str, int]], list[tuple[int, int]]]
 
 
 def cut(entries: Sequence[Shadowed], device: torch.device) -> tuple[Pass, Pass]:
-    """Cut all tensors into chunks of each kind, whole ones and rests: to be measured, and updated.
+    """Cut all tensors into chunks, by kinds: to be measured, and updated.
 
     A layer with merged inputs is cut by inputs; its update works on a piece of few of them at a time,
     with all their copies. The update begins with what was measured last: that may still be in a cache.
     """
     measured: _Chunks = {}
     updated: _Chunks = {}
-    pieces = _PIECES if sum(entry.theta.numel() for entry in entries) >= _LARGE else 1
     for number, entry in enumerate(entries):
-        inputs = entry.theta.numel() // entry.copies
+        size = entry.theta.numel()
+        inputs = size // entry.copies
         units = _BLOCK // entry.copies // 4 * 4  # so that a piece begins where four numbers fit
         shape = {"UNITS": units, "RUNS": 1 << (units - 1).bit_length()}
         shadow = {"SHADOW": entry.leaf is not entry.theta}
+        even = inputs % 4 == 0 and size > _SMALL
         for chunks, kind, step in (
             (measured, entry.kind, _BLOCK),
             (updated, entry.kind | shape | shadow, units),
         ):
-            done = 0
-            for whole, many in ((True, pieces), (False, 1)):
-                end = inputs // (many * step) * many * step if whole else inputs
-                found = [(number, start) for start in range(done, end, many * step)]
-                sort = kind | {"BLOCK": _BLOCK, "EVEN": whole, "PIECES": many}
-                chunks.setdefault(frozenset(sort.items()), []).extend(found)
-                done = end
+            sort = kind | {"BLOCK": _BLOCK, "EVEN": even, "PIECES": _PIECES}
+            found = [(number, start) for start in range(0, inputs, _PIECES * step)]
+            chunks.setdefault(frozenset(sort.items()), []).extend(found)
     backwards = {kind: places[::-1] for kind, places in updated.items()}
     return (
         _launches(measured, 2, torch.float32, device),
@@ -66,8 +63,7 @@ def cut(entries: Sequence[Shadowed], device: torch.device) -> tuple[Pass, Pass]:
 
 
 def _launches(chunks: _Chunks, columns: int, dtype: torch.dtype, device: torch.device) -> Pass:
-    size = {kind: len(places) * dict(kind)["PIECES"] for kind, places in chunks.items()}
-    kinds = sorted((kind for kind in chunks if chunks[kind]), key=lambda kind: -size[kind])
+    kinds = sorted(chunks, key=lambda kind: -len(chunks[kind]))
     out = torch.zeros((sum(map(len, chunks.values())), columns), dtype=dtype, device=device)
     parts = out.split([len(chunks[kind]) for kind in kinds])
     launches = [
@@ -80,23 +76,21 @@ def _launches(chunks: _Chunks, columns: int, dtype: torch.dtype, device: torch.d
 def locate(
     entries: Mapping[str, Shadowed],
     w: Mapping[str, Tensor],
-    places: Sequence[tuple[Tensor, ...] | None],
+    places: Sequence[Tensor | None],
+    run: int,
 ) -> Tensor:
-    """Return the places that a search looks at: 2⁴⁰ times the number of the tensor, plus the offset.
+    """Return where a search looks: 2⁴⁰ times the number of the tensor, plus where a run begins.
 
     Args:
         entries: All tensors that are trained, by name.
         w: The mask parameters, by the name of the weight.
-        places: Indices into each of them; None means everywhere.
+        places: Numbers of the runs in each of them; None means all.
+        run: How many connections one is.
     """
     numbers = {name: number for number, name in enumerate(entries)}
     found = []
     for (name, tensor), here in zip(w.items(), places, strict=True):
         if here is None:
-            everywhere = torch.arange(tensor.numel(), device=tensor.device)
-            here = torch.unravel_index(everywhere, tensor.shape)
-        offset = torch.full_like(here[0], numbers[name] << 40)
-        for index, stride in zip(here, entries[name].theta.stride(), strict=True):
-            offset += index * stride
-        found.append(offset)
+            here = torch.arange(-(-tensor.numel() // run), device=tensor.device)
+        found.append((numbers[name] << 40) + here * run)
     return torch.cat(found)

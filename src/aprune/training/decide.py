@@ -3,12 +3,12 @@
 These are a few numbers, and as many small operations of PyTorch's would take longer than the pass over
 the weights of a small network.
 
-The drift of w is the (k + 1)-th largest of a sample of ratios (see `methods.descent`). It is found in
-three rounds, ten bits at a time: a number from 0 to 1 has no more than thirty, and their order as bits
-is their order as numbers. Each round counts how many ratios have which digit there; the program that
-happens to be last takes the digit, and the next round looks only at ratios that begin like it. All of
-this goes on while the gradients are measured. Then one program sums up what was measured, and works out
-the rest.
+The drift of w is the (k + 1)-th largest of a sample of ratios (see `methods.descent`). Numbers from 0 to
+1 have no more than thirty bits, and their order as bits is their order as numbers. So it is found in two
+rounds, ten bits at a time, and the last ten are left away. The first counts how many ratios begin with
+which digit; the program that happens to be last takes the right one, and the second round looks only at
+ratios that begin like it. All of this goes on while the gradients are measured. Then one program sums up
+what was measured, and works out the rest.
 """
 
 import triton
@@ -18,6 +18,7 @@ from aprune.training.kernels import (
     _COPIES,
     _FIELDS,
     _NARROW,
+    _NUMEL,
     _THETA,
     _W,
     ALPHA,
@@ -36,7 +37,7 @@ STEP_SIZE, GOES, MEAN_SQUARE, WEIGHT = (tl.constexpr(place) for place in range(4
 PLACE, STEPS, FIRST_BAD = (tl.constexpr(place) for place in range(3))
 """Places in its `counts`."""
 
-PREFIX, RANK, DONE, BINS = (tl.constexpr(place) for place in (0, 1, 2, 4))
+DIGIT, RANK, DONE, BINS = (tl.constexpr(place) for place in (0, 1, 2, 4))
 """Places in `found`: what the ratio begins with, how many of that beginning come before it, programs
 that are done in this round, and the counts of each digit."""
 
@@ -97,59 +98,75 @@ def decide(
 
 @triton.jit
 def look_up(
-    table, gradients, places, ratios, numbers, floats, counts, found, total, t_s,
-    BLOCK: tl.constexpr,
+    table, gradients, places, ratios, numbers, counts, found, runs, t_s,
+    RUNS: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     """Write how far each of a sample of connections is from going, from 0 to 1; do the first round.
 
-    A place is given as 2⁴⁰ times the number of its tensor, plus its offset there.
+    They are given in runs: 2⁴⁰ times the number of the tensor, plus where in it the run begins.
     """
-    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = number < total
-    place = tl.load(places + number, real, 0)
+    number = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
+    place = tl.load(places + number, number < runs, 0)
     tensor = place >> 40
-    here = place & ((1 << 40) - 1)
     row = table + tensor * _FIELDS
-    w = tl.load(tl.load(row + _W).to(tl.pointer_type(tl.float32)) + here, real, 0.0)
-    theta = tl.load(tl.load(row + _THETA).to(tl.pointer_type(tl.float32)) + here, real, 0.0)
-    gradient = tl.load(gradients + tensor)
-    there = here // tl.load(row + _COPIES)
-    half = tl.load(row + _NARROW) > 0
-    narrow = tl.load(gradient.to(tl.pointer_type(tl.bfloat16)) + there, real & half, 0.0)
-    wide = tl.load(gradient.to(tl.pointer_type(tl.float32)) + there, real & (half == 0), 0.0)
+    copies = tl.load(row + _COPIES).to(tl.int32)[:, None]
+    half = (tl.load(row + _NARROW) > 0)[:, None]
+    here = (place & ((1 << 40) - 1))[:, None] + tl.arange(0, RUN)[None, :]
+    real = (number < runs)[:, None] & (here < tl.load(row + _NUMEL)[:, None])
+    w_at = tl.load(row + _W).to(tl.pointer_type(tl.float32))[:, None]
+    theta_at = tl.load(row + _THETA).to(tl.pointer_type(tl.float32))[:, None]
+    gradient_at = tl.load(gradients + tensor)[:, None]
+    there = tl.where(copies > 1, here // copies, here)
+    w = tl.load(w_at + here, real, -2.0)
+    theta = tl.load(theta_at + here, real, 0.0)
+    narrow = tl.load(gradient_at.to(tl.pointer_type(tl.bfloat16)) + there, real & half, 0.0)
+    wide = tl.load(gradient_at.to(tl.pointer_type(tl.float32)) + there, real & (half == 0), 0.0)
     slope = (narrow.to(tl.float32) + wide) * theta * _warm_slope(w, t_s)
     ratio = (w - tl.load(numbers + ALPHA) * slope) / tl.where(w > -1.0, 1.0 + w, 1.0)
     ratio = tl.where((w > -1.0) & (ratio > 0.0), tl.where(ratio < 1.0, ratio, 1.0), 0.0)
-    tl.store(ratios + number, ratio, real)
-    _round(ratio, real, 0, tl.load(counts + PLACE).to(tl.int32), numbers, floats, found, 20)
+    bits = ratio.to(tl.int32, bitcast=True)
+    to = number[:, None] * RUN + tl.arange(0, RUN)[None, :]
+    tl.store(ratios + to, bits, (number < runs)[:, None])
+    bits = tl.ravel(bits)  # once: it may bring them into any order
+    seen = tl.histogram(bits >> 20, DIGITS, mask=bits > 0)  # many have the same digit
+    tl.atomic_add(found + BINS + tl.arange(0, DIGITS), seen, mask=seen > 0, sem="relaxed")
+    if _is_last(found):
+        first, rank = _find(found, tl.load(counts + PLACE).to(tl.int32))
+        tl.store(found + DIGIT, first)
+        tl.store(found + RANK, rank)
 
 
 @triton.jit
-def narrow_down(ratios, numbers, floats, found, total, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
-    """Do the round of the digit that is `SHIFT` bits up; the last writes the drift."""
+def narrow_down(ratios, numbers, floats, found, total, BLOCK: tl.constexpr):
+    """Do the second round, and write the drift."""
     number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    ratio = tl.load(ratios + number, number < total, 0.0)
-    prefix, rank = tl.load(found + PREFIX), tl.load(found + RANK)
-    real = (number < total) & (ratio.to(tl.int32, bitcast=True) >> (SHIFT + 10) == prefix)
-    _round(ratio, real, prefix, rank, numbers, floats, found, SHIFT)
+    bits = tl.load(ratios + number, number < total, 0)
+    first = tl.load(found + DIGIT)
+    here = (bits > 0) & (bits >> 20 == first)
+    tl.atomic_add(found + BINS + ((bits >> 10) & (DIGITS - 1)), 1, mask=here, sem="relaxed")
+    if _is_last(found):
+        second, _ = _find(found, tl.load(found + RANK))
+        drift = ((first << 20) | (second << 10)).to(tl.float32, bitcast=True)
+        tl.store(numbers + DRIFT, drift * tl.load(floats + GOES))
 
 
 @triton.jit
-def _round(ratio, real, prefix, rank, numbers, floats, found, SHIFT: tl.constexpr):
-    digit = (ratio.to(tl.int32, bitcast=True) >> SHIFT) & (DIGITS - 1)
-    bins = found + BINS + tl.arange(0, DIGITS)
-    seen = tl.histogram(digit, DIGITS, mask=real)
-    tl.atomic_add(bins, seen, mask=seen > 0, sem="relaxed")
+def _is_last(found):
     tl.debug_barrier()
-    if tl.atomic_add(found + DONE, 1) == tl.num_programs(0) - 1:
-        seen = tl.load(bins, cache_modifier=".cg")
-        until = tl.cumsum(seen, 0)
-        above = tl.sum(seen) - until
-        right = (above <= rank) & (rank < above + seen)
-        longer = prefix * DIGITS + tl.sum(tl.where(right, tl.arange(0, DIGITS), 0))
-        tl.store(found + PREFIX, longer)
-        tl.store(found + RANK, rank - tl.sum(tl.where(right, above, 0)))
-        tl.store(found + DONE, 0)
-        tl.store(bins, tl.zeros([DIGITS], tl.int32))
-        if SHIFT == 0:
-            tl.store(numbers + DRIFT, longer.to(tl.float32, bitcast=True) * tl.load(floats + GOES))
+    return tl.atomic_add(found + DONE, 1) == tl.num_programs(0) - 1
+
+
+@triton.jit
+def _find(found, rank):
+    """Return the digit of the ratio that `rank` others are larger than, and its rank among its like.
+
+    Zeros are not counted: there are many, and all in one place would be slow. Where the ratio is one of
+    them, the rank lies behind all that are counted, no digit is right, and 0 comes out.
+    """
+    digits = tl.arange(0, DIGITS)
+    seen = tl.load(found + BINS + digits, cache_modifier=".cg")
+    above = tl.sum(seen) - tl.cumsum(seen, 0)
+    right = (above <= rank) & (rank < above + seen)
+    tl.store(found + DONE, 0)
+    tl.store(found + BINS + digits, tl.zeros([DIGITS], tl.int32))
+    return tl.sum(tl.where(right, digits, 0)), rank - tl.sum(tl.where(right, above, 0))

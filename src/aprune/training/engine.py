@@ -76,7 +76,7 @@ class Engine:
     """Repeats `step`, which reads and writes tensors that stay where they are.
 
     On a GPU the first steps of every phase run eagerly, then the very same step is recorded once and
-    replayed, unless nothing is to be captured.
+    replayed, unless nothing is to be captured. Between recording and replaying it calls `settle`.
 
     Example:
         >>> counter = torch.zeros(())
@@ -88,9 +88,14 @@ class Engine:
     """
 
     def __init__(
-        self, step: Callable[[], object], device: torch.device, *, captures: bool = True
+        self,
+        step: Callable[[], object],
+        device: torch.device,
+        *,
+        captures: bool = True,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
-        self._step = step
+        self._step, self._settle = step, settle
         self._device, self._captures = device, captures and device.type == "cuda"
         self._phase: Hashable = None
         self._done = 0
@@ -108,6 +113,7 @@ class Engine:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, stream=self._stream):
                 self._step()
+            self._settle()
         if self._graph is not None:
             self._graph.replay()
             return

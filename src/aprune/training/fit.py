@@ -175,8 +175,14 @@ class Training:
         self._hooks = hooks
         self._model = model
         network = compile_network(model) if engine == "compiled" else model
-        self._loop = _Loop(network, task, recipe, hooks, update or PlainUpdate(model, recipe))
-        self._engine = Engine(self._loop.step, self._loop.device, captures=engine != "eager")
+        update = update or PlainUpdate(model, recipe)
+        self._loop = _Loop(network, task, recipe, hooks, update)
+        self._engine = Engine(
+            self._loop.step,
+            self._loop.device,
+            captures=engine != "eager",
+            settle=update.settle,
+        )
         self.numbers = RandomNumbers(self._loop.device, seed=0)
 
     def start(self, task: Task, recipe: Recipe, *, seed: int) -> None:

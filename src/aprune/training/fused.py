@@ -15,8 +15,7 @@ It does what `PlainUpdate`, `KeepMasked` and the parametrised search do, within 
 import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Protocol, Self
 
@@ -24,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from aprune.parents.vgg import VGG
-from aprune.training.chunks import Launch, cut, locate
+from aprune.training.chunks import Launch, Pass, cut, locate
 from aprune.training.recipe import Recipe
 from aprune.training.shadow import Shadowed, computes_narrowly, trained_parameters
 
 _WARPS = 4  # that share a piece: fewer would need more registers than let many chunks run at once
-_LOOKED = 2048  # connections of the sample that a program looks at
+_LOOKED = 1024  # connections of the sample that a program looks at
 _REGISTERS = 80  # of a thread in the update: with more, too few chunks run at once
 
 
@@ -37,7 +36,8 @@ class Descent(Protocol):
     """What a step of w reads and writes; see `methods.descent`."""
 
     total: int
-    places: list[tuple[Tensor, ...] | None]
+    places: list[Tensor | None]
+    run: int
     chooses_gamma: bool
     gamma: float
     relative: bool
@@ -146,17 +146,19 @@ class FusedUpdate:
         self._numbers = torch.zeros(7, device=device)
         self._numbers[kernels.CLIP.value] = 1.0
         self._table = torch.tensor([entry.row() for entry in entries], device=device)
-        self._gradients = torch.zeros(len(entries), dtype=torch.int64, device=device)
-        self._addresses = torch.zeros(len(entries), dtype=torch.int64)
-        self._recorded: list[Tensor] = []
+        self._gradients = self._spare = torch.zeros(0, dtype=torch.int64, device=device)
+        self._recorded: list[tuple[Tensor, list[int]]] = []
         self._measures, self._updates = cut(entries, device)
-        self._streams: list[torch.cuda.Stream] = []
+        # what is small goes first where there is room for both
+        beside = 2 if device.type == "cuda" else 0
+        self._streams = [torch.cuda.Stream(device, priority=-1) for _ in range(beside)]
         self._sample = None
         if mover is not None and mover.descent.chooses_gamma:
-            self._sample = locate(self._entries, mover.w, mover.descent.places)
-            self._ratios = torch.zeros(len(self._sample), device=device)
+            run = mover.descent.run
+            self._sample = locate(self._entries, mover.w, mover.descent.places, run)
             room = decide.BINS.value + decide.DIGITS.value
             self._found = torch.zeros(room, dtype=torch.int32, device=device)
+            self._ratios = self._found.new_zeros(run * len(self._sample))
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[Self]:
@@ -225,10 +227,15 @@ class FusedUpdate:
                 num_warps=_WARPS, maxnreg=_REGISTERS, **launch.constants,
             )  # fmt: skip
 
-        looks = [self._choose_drift] if moves and self._sample is not None else []
-        self._together([partial(measure, launch) for launch in self._measures.launches] + looks)
+        chooses = moves and self._sample is not None
+        self._go_over(self._measures, measure, *([self._choose_drift] if chooses else []))
         self._decide_numbers(moves)
-        self._together([partial(update, launch) for launch in self._updates.launches])
+        self._go_over(self._updates, update)
+
+    def settle(self) -> None:
+        """Write down where the gradients of the step just recorded are."""
+        table, addresses = self._recorded[-1]
+        table.copy_(torch.tensor(addresses))
 
     def active(self) -> int:
         """Return how many connections were on after the last step."""
@@ -239,37 +246,43 @@ class FusedUpdate:
         return (1.0, 1.0) if self._mover is None else (self._mover.t_l, self._mover.t_s)
 
     def _note_gradients(self) -> None:
-        """Tell the device where the gradients are.
+        """Tell the kernels where the gradients are.
 
-        In a recording that copy is part of the graph and reads `_addresses` at each replay: so each
-        recording has its own, made by the step before it, and nobody writes to it afterwards.
+        A recorded step finds them in the same places whenever it is replayed. So it has a table of its
+        own, which is not written by each of them but once, by `settle`. The table is older than the
+        recording: what a recording makes is there for a part of it only.
         """
+        addresses = [_gradient_of(entry.leaf).data_ptr() for entry in self._entries.values()]
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            self._recorded.append(self._addresses)
+            self._gradients = self._spare
+            self._recorded.append((self._gradients, addresses))
         else:
-            self._addresses = torch.zeros_like(
-                self._addresses, pin_memory=self._device.type == "cuda"
-            )
-        for number, entry in enumerate(self._entries.values()):
-            self._addresses[number] = _gradient_of(entry.leaf).data_ptr()
-        self._gradients.copy_(self._addresses, non_blocking=True)
+            self._gradients = torch.tensor(addresses, device=self._device)
+            self._spare = torch.zeros_like(self._gradients)
 
-    def _together(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Do the first job, and small ones beside it, each on a stream of its own."""
+    def _go_over(
+        self, whole: Pass, launch: Callable[[Launch], None], *others: Callable[[], None]
+    ) -> None:
+        """Do the largest launch of a pass, and beside it the others, and what else there is to do."""
+        first, *small = whole.launches
+
+        def launch_small() -> None:
+            for one in small:
+                launch(one)
+
+        jobs = (*others, launch_small) if small else others
         if self._device.type != "cuda":
             for job in jobs:
                 job()
+            launch(first)
             return
-        while len(self._streams) < len(jobs) - 1:
-            # what is small goes first where there is room for both
-            self._streams.append(torch.cuda.Stream(self._device, priority=-1))
         here = torch.cuda.current_stream(self._device)
-        used = self._streams[: len(jobs) - 1]
-        for stream, job in zip(used, jobs[1:], strict=True):
+        used = self._streams[: len(jobs)]
+        for stream, job in zip(used, jobs, strict=True):
             stream.wait_stream(here)
             with torch.cuda.stream(stream):
                 job()
-        jobs[0]()
+        launch(first)
         for stream in used:
             here.wait_stream(stream)
 
@@ -293,17 +306,17 @@ class FusedUpdate:
     def _choose_drift(self) -> None:
         assert self._mover is not None
         assert self._sample is not None
-        descent, total = self._mover.descent, len(self._sample)
-        programs = (-(-total // _LOOKED),)
+        descent = self._mover.descent
+        programs = (-(-len(self._ratios) // _LOOKED),)
         self._decide.look_up[programs](
             self._table, self._gradients, self._sample, self._ratios, self._numbers,
-            descent.floats, descent.counts, self._found, total, self._mover.t_s, BLOCK=_LOOKED,
+            descent.counts, self._found, len(self._sample), self._mover.t_s,
+            RUNS=_LOOKED // descent.run, RUN=descent.run,
         )  # fmt: skip
-        for shift in (10, 0):
-            self._decide.narrow_down[programs](
-                self._ratios, self._numbers, descent.floats, self._found, total,
-                SHIFT=shift, BLOCK=_LOOKED,
-            )  # fmt: skip
+        self._decide.narrow_down[programs](
+            self._ratios, self._numbers, descent.floats, self._found, len(self._ratios),
+            BLOCK=_LOOKED,
+        )  # fmt: skip
 
 
 def _gradient_of(leaf: nn.Parameter) -> Tensor:

@@ -13,6 +13,8 @@ compiled:
 
     W, MASK   parameters of a mask to be learnt, or a fixed mask
     SHADOW    a weight of the layer's own beside θ; NARROW if it and its gradient are bfloat16
+    EVEN      a number of connections (of inputs, where they are merged) that four divides: of any four
+              all are there or none, so they are moved at once
     MERGED    a layer that sees COPIES of each input, whose shadow is their sum; a piece of it is UNITS
               inputs with all their copies
 """
@@ -100,13 +102,13 @@ def measure(
     start = tl.multiple_of(tl.load(chunks + 2 * program + 1), 16)
     row = table + tensor * _FIELDS
     number = tl.load(row + _NUMEL) // COPIES - start
+    number = tl.multiple_of(number, 4) if EVEN else number
     gradient_at = _gradient_at(gradients, tensor, NARROW) + start
     still = tl.zeros([BLOCK], tl.float32)
     moving = tl.zeros([BLOCK], tl.float32)
     for piece in range(PIECES):
         here = piece * BLOCK + tl.arange(0, BLOCK)
-        # where all are real, a load without conditions moves four numbers at a time
-        real = tl.full([BLOCK], 1, tl.int1) if EVEN else here < number
+        real = here < number
         slope = tl.load(gradient_at + here, real, 0.0).to(tl.float32)
         if MERGED:
             sums_at = _address(row, _SUMS, tl.float32) + 2 * start
@@ -145,6 +147,7 @@ def update(
     start = tl.multiple_of(tl.load(chunks + 2 * program + 1), 4 if MERGED else 16)
     row = table + tensor * _FIELDS
     number = tl.load(row + _NUMEL) - start * COPIES
+    number = tl.multiple_of(number, 4) if EVEN else number
     gradient_at = _gradient_at(gradients, tensor, NARROW) + start
     theta_at = _address(row, _THETA, tl.float32) + start * COPIES
     first_at = _address(row, _FIRST, tl.float32) + start * COPIES
@@ -156,12 +159,9 @@ def update(
     on = tl.zeros([BLOCK], tl.int32)
     for piece in range(PIECES):
         here = piece * UNITS * COPIES + place
-        # where all are real, a load without conditions moves four numbers at a time
-        real = tl.full([BLOCK], 1, tl.int1)
+        real = here < number
         if MERGED:
-            real = place < UNITS * COPIES
-        if not EVEN:
-            real = real & (here < number)
+            real = real & (place < UNITS * COPIES)
         gradient = tl.load(gradient_at + piece * UNITS + place // COPIES, real, 0.0).to(tl.float32)
         # all that is read comes first: a load waits for every store before it
         theta = tl.load(theta_at + here, real, 0.0)

@@ -32,6 +32,9 @@ class Update(Protocol):
     def move(self) -> None:
         """Clip the gradients and move the weights."""
 
+    def settle(self) -> None:
+        """Take notice that a step was recorded and will be replayed, with gradients where they are."""
+
 
 class PlainUpdate:
     """PyTorch's own clipping and optimisers."""
@@ -60,6 +63,9 @@ class PlainUpdate:
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.clip, foreach=True)
         self.optimiser.step()
+
+    def settle(self) -> None:
+        """PyTorch knows where the gradients are."""
 
 
 def _optimiser(
