@@ -18,7 +18,7 @@ import aprune as ap
 from aprune.errors import TrainingError
 from aprune.maths.statistics import summarise
 
-SETTINGS = ("lr", "batch", "schedule", "clip", "weight_decay", "mixup")
+SETTINGS = ("steps", "lr", "batch", "schedule", "clip", "weight_decay", "mixup")
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     print(f"| {' | '.join(SETTINGS)} | accuracy | training loss | s a run |")
     print("| --- " * (len(SETTINGS) + 3) + "|")
     for values in itertools.product(*(getattr(ask, name) for name in SETTINGS)):
-        recipe = ap.Recipe(steps=ask.steps, **dict(zip(SETTINGS, values, strict=True)))
+        recipe = ap.Recipe(**dict(zip(SETTINGS, values, strict=True)))
         row = f"| {' | '.join(str(value) for value in values)} |"
         accuracies, losses, begin = [], [], time.perf_counter()
         for seed in range(ask.seeds):
@@ -68,8 +68,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--task", default="cifar100")
     parser.add_argument("--classes", type=number_or_list, default=10)
     parser.add_argument("--images", type=int, default=500)
-    parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, nargs="+", default=[1600])
     parser.add_argument("--lr", type=float, nargs="+", default=[0.05])
     parser.add_argument("--batch", type=int, nargs="+", default=[64])
     parser.add_argument("--schedule", nargs="+", default=["one_cycle"])

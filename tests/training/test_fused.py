@@ -333,8 +333,8 @@ for kernel, shape in [
     print(kernel.__name__, shape["MERGED"], len(made["cubin"]) > 0, wide)
 everything = dict.fromkeys(["CLIPS", "CHOOSES", "ADAM", "MOVES", "RELATIVE"], True)
 build(decide.decide, everything | {"BLOCK": 8192}, chunks="i32", total="fp32")
-build(decide.look_up, {"RUNS": 512, "RUN": 4})
-build(decide.narrow_down, {"BLOCK": 2048})
+build(decide.look_up, {"RUNS": 256, "RUN": 4})
+build(decide.narrow_down, {"BLOCK": 1024})
 """
 
 
