@@ -70,7 +70,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--new", default="cifar100")
     parser.add_argument("--classes", type=int, nargs="+", default=EVERY_TENTH)
     parser.add_argument("--images", type=int, default=500)
-    parser.add_argument("--out", type=Path, default=Path("engines.json"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/engines.json"))
     return parser.parse_args()
 
 

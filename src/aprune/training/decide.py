@@ -46,7 +46,7 @@ DIGITS = tl.constexpr(1024)
 
 @triton.jit
 def decide(
-    squares, chunks, lr, numbers, floats, counts, clip, total, gamma, memory, jump,
+    squares, chunks, lr, numbers, clip, floats, counts, total, gamma, memory, jump,
     CLIPS: tl.constexpr, ADAM: tl.constexpr, MOVES: tl.constexpr, RELATIVE: tl.constexpr,
     CHOOSES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

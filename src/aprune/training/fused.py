@@ -287,17 +287,21 @@ class FusedUpdate:
             here.wait_stream(stream)
 
     def _decide_numbers(self, moves: bool) -> None:
-        recipe, mover, squares = self._recipe, self._mover, self._measures.out
-        descent = mover.descent if mover is not None else None
+        recipe, squares = self._recipe, self._measures.out
+        descent = None if self._mover is None else self._mover.descent
+        of_w: tuple[Tensor | float, ...] = (self._numbers, self._numbers, 1.0, 0.0, 0.0, 0.0)
+        if descent is not None:  # else nothing of it is read
+            total = float(descent.total)
+            of_w = (
+                descent.floats,
+                descent.counts,
+                total,
+                descent.gamma,
+                descent.memory,
+                descent.jump,
+            )
         self._decide.decide[(1,)](
-            squares, len(squares), self.lr, self._numbers,
-            self._numbers if descent is None else descent.floats,
-            self._numbers if descent is None else descent.counts,
-            recipe.clip or 0.0,
-            1.0 if descent is None else float(descent.total),
-            0.0 if descent is None else descent.gamma,
-            0.0 if descent is None else descent.memory,
-            0.0 if descent is None else descent.jump,
+            squares, len(squares), self.lr, self._numbers, recipe.clip or 0.0, *of_w,
             CLIPS=recipe.clip is not None, ADAM=recipe.optimiser == "adam", MOVES=moves,
             RELATIVE=descent is not None and descent.relative,
             CHOOSES=self._sample is not None, BLOCK=8192, num_warps=16,
