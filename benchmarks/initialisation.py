@@ -1,7 +1,8 @@
 """Which fresh weights suit an architecture? Digits 0–4 → 5–9 with 50 images, on the CPU.
 
-Every scheme retrains the same AP architectures with the same learning rate. Accuracy is measured on
-training images of the new digits that are not among the 50, so that a rule may be chosen by it.
+Every scheme retrains the same AP architectures, and the dense parent, with the same learning rate.
+Accuracy is measured on training images of the new digits that are not among the 50, so that a rule may be
+chosen by it.
 
     python benchmarks/initialisation.py
 """
@@ -14,7 +15,7 @@ from aprune.maths.statistics import summarise
 
 PARENTS = ("mlp", "conv", "conv_bn")
 SPARSITIES = (0.9, 0.95, 0.98)
-SCHEMES = ("normal", "he", "he_density", "he_fan_in")
+SCHEMES = ("normal", "he", "he_density", "he_fan_in", "auto")
 SEEDS = range(100, 105)
 NEW = [5, 6, 7, 8, 9]
 
@@ -30,7 +31,7 @@ def main() -> None:
         for seed in SEEDS:
             small = without_test_images("digits", classes=NEW, images=50, seed=seed)
             found = ap.find(parent, big, sparsity=SPARSITIES, seed=seed, recipe=search)
-            for sparsity, architecture in zip(SPARSITIES, found, strict=True):
+            for sparsity, architecture in zip((0.0, *SPARSITIES), (None, *found), strict=True):
                 for scheme in SCHEMES:
                     result = ap.transfer(
                         architecture,
@@ -41,7 +42,7 @@ def main() -> None:
                         recipe=ap.Recipe(steps=200, lr=0.1),
                     )
                     scores.setdefault((sparsity, scheme), []).append(result.accuracy)
-        for sparsity in SPARSITIES:
+        for sparsity in (0.0, *SPARSITIES):
             cells = [summarise(scores[sparsity, scheme]) for scheme in SCHEMES]
             text = " | ".join(f"{cell.mean:.3f} ± {cell.std:.3f}" for cell in cells)
             print(f"| {parent} | {sparsity:g} | {text} |", flush=True)

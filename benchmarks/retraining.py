@@ -33,7 +33,12 @@ def main() -> None:
             task = without_test_images(ask.task, classes=ask.classes, images=ask.images, seed=seed)
             try:
                 result = ap.transfer(
-                    architecture(ask, task, seed), ask.parent, task, seed=seed, recipe=recipe
+                    architecture(ask, task, seed),
+                    ask.parent,
+                    task,
+                    seed=seed,
+                    recipe=recipe,
+                    init=ask.init,
                 )
             except TrainingError:
                 print(f"{row} seed {seed} diverged | | |", flush=True)
@@ -65,6 +70,7 @@ def read_arguments() -> argparse.Namespace:
         "--sparsity", type=float, default=0.95, help="of random connections; 0: dense"
     )
     parser.add_argument("--architecture", help="a file to retrain in place of random connections")
+    parser.add_argument("--init", default="auto")
     parser.add_argument("--task", default="cifar100")
     parser.add_argument("--classes", type=number_or_list, default=10)
     parser.add_argument("--images", type=int, default=500)

@@ -25,6 +25,7 @@ def std(weight: Tensor, mask: Tensor) -> float:
     [
         ("normal", 0.03),
         ("he", math.sqrt(2 / 400)),
+        ("quiet", 0.3 / math.sqrt(0.1) * math.sqrt(2 / 400)),
         ("he_density", math.sqrt(2 / (400 * 0.1))),
         ("he_fan_in", math.sqrt(2 / (400 * 0.1))),
     ],
@@ -61,6 +62,20 @@ def test_density_is_that_of_the_layer() -> None:
         assert std(layer.weight[unit], mask[unit]) == pytest.approx(math.sqrt(2 / 400), rel=0.2)
 
 
+@pytest.mark.parametrize(("density", "expected"), [(1.0, 0.3), (0.5, 0.3), (0.09, 0.3), (0.01, 0.1)])
+def test_quiet_units_get_no_more_than_a_part_of_what_dense_ones_get(
+    density: float, expected: float
+) -> None:
+    layer, mask = nn.Linear(2000, 300), sparse(300, 2000, density=density)
+    initialise(layer, {"weight": mask}, "quiet", seed=0)
+    together = layer.weight.square().sum(1).mean().sqrt().item()
+    assert together == pytest.approx(expected * math.sqrt(2), rel=0.05)
+    if density == 1.0:
+        masked = layer.weight.clone()
+        initialise(layer, None, "quiet", seed=0)
+        assert torch.equal(layer.weight, masked)
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_transposed_convolution_has_its_units_in_the_second_dimension(groups: int) -> None:
     layer = nn.ConvTranspose2d(80, 4, 5, groups=groups)  # 80 × 4/groups × 5 × 5
@@ -79,7 +94,7 @@ def test_a_transposed_convolution_has_its_units_in_the_second_dimension(groups: 
 
 
 def test_an_empty_mask_leaves_finite_zeros() -> None:
-    for scheme in ("normal", "he", "he_density", "he_fan_in", "auto"):
+    for scheme in ("normal", "he", "quiet", "he_density", "he_fan_in", "auto"):
         layer = nn.Linear(5, 3)
         initialise(layer, {"weight": torch.zeros(3, 5, dtype=torch.bool)}, scheme, seed=0)
         assert not layer.weight.any()
@@ -123,13 +138,34 @@ def test_attention_is_fresh_throughout() -> None:
     assert layer.in_proj_weight.std().item() == pytest.approx(math.sqrt(2 / 16), rel=0.1)
 
 
-def test_the_rule_for_auto() -> None:
+@pytest.mark.parametrize(
+    ("parent", "loud", "quiet"),
+    [
+        ("conv_bn", "features.0.weight", "classifier.weight"),
+        ("vgg11_bn", "features.25.weight", "classifier.0.weight"),
+        ("resnet20", "layer3.2.conv2.weight", "fc.weight"),
+    ],
+)
+def test_auto_is_quiet_behind_the_last_norm(parent: str, loud: str, quiet: str) -> None:
+    task = load_task("digits", size=32)
+    with torch.device("meta"):
+        schemes = choose_schemes(build_parent(parent, task))
+    assert schemes[loud] == "he"
+    assert schemes[quiet] == "quiet"
+    behind = list(schemes).index(quiet)
+    assert set(list(schemes.values())[:behind]) == {"he"}
+    assert set(list(schemes.values())[behind:]) == {"quiet"}
+
+
+def test_auto_fits_every_unit_where_nothing_normalises() -> None:
+    assert set(choose_schemes(build_parent("conv", load_task("digits"))).values()) == {"he_fan_in"}
+
+
+def test_auto_draws_what_its_rule_says() -> None:
     task = load_task("digits")
-    plain, normed = build_parent("conv", task), build_parent("conv_bn", task)
-    assert set(choose_schemes(plain).values()) == {"he_fan_in"}
-    assert set(choose_schemes(normed).values()) == {"he"}
-    mask = {"classifier.weight": sparse(10, 256, density=0.1)}
-    for net, scheme in ((plain, "he_fan_in"), (normed, "he")):
+    mask = {"classifier.weight": sparse(10, 256, density=0.5)}
+    for parent, scheme in (("conv", "he_fan_in"), ("conv_bn", "quiet")):
+        net = build_parent(parent, task)
         initialise(net, mask, seed=3)
         drawn = net.classifier.weight.clone()
         initialise(net, mask, scheme, seed=3)

@@ -12,11 +12,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from aprune.connections import NORMS, has_norm, weights_of
+from aprune.connections import NORMS, weights_of
 from aprune.errors import SettingError
 from aprune.maths.seed import derive_seed
 
-Scheme = Literal["auto", "normal", "he", "he_density", "he_fan_in"]
+Scheme = Literal["auto", "normal", "he", "quiet", "he_density", "he_fan_in"]
+_QUIET = 0.3  # of the width of He
 
 
 def initialise(
@@ -38,7 +39,9 @@ def initialise(
             be among them; they start as they do without a mask.
         scheme: `normal` draws from N(0, ε²). `he` draws from N(0, 2/n) with n the inputs of a unit in
             the dense parent, `he_density` with n times the layer's density, `he_fan_in` with n the
-            inputs that each unit has left. `auto` chooses between them (see `choose_schemes`).
+            inputs that each unit has left. `quiet` draws from N(0, 2/n·min(1, 0.09/density)): what
+            a unit gets is never louder than 0.3 times what `he` gives it in the dense parent.
+            `auto` chooses between them (see `choose_schemes`).
         seed: Of the draws.
         epsilon: Standard deviation for `normal`.
 
@@ -75,18 +78,25 @@ def initialise(
 def choose_schemes(model: nn.Module) -> dict[str, Scheme]:
     """Choose how each connection of `model` is drawn by default.
 
-    In a network that normalises, the scale of a layer in front of a norm cancels, and a masked layer
-    behind the last norm is better small than loud: plain He. Without norms nothing else keeps the
-    signal alive through a sparse network: He with the inputs that each unit has left.
+    In front of a norm the scale of a layer cancels: plain He. Behind the last norm nothing tames it,
+    and a layer that starts loud keeps the whole network from learning for long: quiet. Without norms
+    nothing else keeps the signal alive through a sparse network: He with the inputs that each unit
+    has left. Layers come in the order in which the network names them.
 
     Example:
         >>> choose_schemes(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)))
         {'0.weight': 'he_fan_in', '2.weight': 'he_fan_in'}
         >>> choose_schemes(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2)))
-        {'0.weight': 'he', '2.weight': 'he'}
+        {'0.weight': 'he', '2.weight': 'quiet'}
     """
-    scheme: Scheme = "he" if has_norm(model) else "he_fan_in"
-    return dict.fromkeys(weights_of(model), scheme)
+    order = {name: (place, module) for place, (name, module) in enumerate(model.named_modules())}
+    norms = [place for place, module in order.values() if isinstance(module, NORMS)]
+    if not norms:
+        return dict.fromkeys(weights_of(model), "he_fan_in")
+    return {
+        name: "he" if order[name.rpartition(".")[0]][0] < norms[-1] else "quiet"
+        for name in weights_of(model)
+    }
 
 
 class RandomNumbers:
@@ -154,11 +164,19 @@ def _scale(
         return epsilon
     units = weight.shape[0] if groups is None else groups * weight.shape[1]
     inputs = weight.numel() // units
+    usual = math.sqrt(2.0 / inputs)
+    if scheme == "quiet":
+        return usual * min(1.0, _QUIET / math.sqrt(_density(mask)))
     if mask is None or scheme == "he":
-        return math.sqrt(2.0 / inputs)
+        return usual
     if scheme == "he_density":
-        return math.sqrt(2.0 / max(1.0, inputs * mask.float().mean().item()))
+        return math.sqrt(2.0 / max(1.0, inputs * _density(mask)))
     return (2.0 / _count_inputs(mask, groups).clamp(min=1).to(weight.dtype)).sqrt()
+
+
+def _density(mask: Tensor | None) -> float:
+    """Return the share of a layer's connections that is there; at least one is."""
+    return 1.0 if mask is None else max(1, int(mask.sum())) / mask.numel()
 
 
 def _count_inputs(mask: Tensor, groups: int | None) -> Tensor:

@@ -86,6 +86,35 @@ def test_the_papers_protocol_draws_and_trains_as_printed() -> None:
         tiny("figure5", protocol="kind")
 
 
+def test_figures_with_many_images_choose_on_those_of_table_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for scale in ("paper", "small"):
+        enough = paper.plan("figure5", "mlp", scale=scale).new_task
+        shares = {f: paper.plan(f, "mlp", scale=scale).tuning_task for f in paper.FIGURES}
+        assert shares == {**dict.fromkeys(paper.FIGURES), "figure3": enough, "figure4": enough}
+    assert paper.plan("figure3", "mlp", images=70).tuning_task is None  # asked for by hand
+    many = tiny("figure3", lrs=(0.1, 0.2), methods=("dense",))
+    made, dense = Plan(many, CPU), next(iter(many.arms()))
+    chosen, final = (
+        {image.numpy().tobytes() for image in part.task.train_images}
+        for part in (made.tuning(dense, 0, made.trials()[0]), made.final(dense, 0, made.trials()[0]))
+    )
+    assert len(chosen) == 80  # four fifths of table 1's hundred
+    assert chosen < final
+    done: list[int] = []
+    whole = run.transfer_many
+
+    def counted(todo: list[Any], **rest: Any) -> Any:
+        done.append(len(todo))
+        return whole(todo, **rest)
+
+    monkeypatch.setattr(run, "transfer_many", counted)
+    table = tiny("figure5", lrs=(0.1, 0.2), methods=("dense",), reshuffled=())
+    paper.reproduce([table, many], tmp_path, device="cpu")
+    assert [number for number in done if number] == [2, 1, 1]  # rates are tried once
+
+
 def test_figures_share_searches_and_rows_can_be_drawn_again(
     tmp_path: Path, searches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ def transfer(
     init: Annotated[
         str,
         typer.Option(
-            metavar="HOW", help="Fresh weights: auto, normal, he, he_density or he_fan_in."
+            metavar="HOW", help="Fresh weights: auto, normal, he, quiet, he_density or he_fan_in."
         ),
     ] = "auto",
     epsilon: Annotated[

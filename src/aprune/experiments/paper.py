@@ -121,11 +121,24 @@ def plan(
         seeds=repetitions,
         search_steps=_part(setting.search_steps, quick, 500),
         retrain_steps=_part(setting.retrain_steps, quick, 400),
+        tuning_task=_tuning_task(setting, figure) if images is None else None,
         tuning_seeds=repetitions[:1],
         reshuffled=("ap", "imp") if figure == TABLE1 else (),
         protocol=protocol,
         figure=figure,
     )
+
+
+def _tuning_task(setting: Setting, figure: str) -> TaskChoice | None:
+    """Return where learning rates are chosen for figures with many images: on those of table 1.
+
+    Fewer images are among more: these are a part of what the figure trains on.
+    """
+    many, enough = setting.new[figure], setting.new[TABLE1]
+    assert many.images is not None
+    assert enough.images is not None
+    alike = replace(many, images=enough.images) == enough
+    return enough if alike and many.images > enough.images else None
 
 
 def _part(steps: int | None, quick: bool, otherwise: int) -> int | None:

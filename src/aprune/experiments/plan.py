@@ -118,6 +118,7 @@ class Comparison:
             and none means half, once and twice that of `Recipe.for_transfer`.
         mixups: Shares of mixed images to choose from along with them, if not that of
             `Recipe.for_transfer`.
+        tuning_task: Where they are chosen, if not on the new task: a part of its images.
         tuning_seeds: Repetitions that they are chosen on; none means the first three of `seeds`.
         protocol: How retrainings are done. `fair`: fresh weights that fit the mask, and a learning rate
             chosen for each method. `paper`: weights from N(0, ε²) and one falling rate of plain SGD for
@@ -148,6 +149,7 @@ class Comparison:
     retrain_batch: int | None = None
     lrs: tuple[float, ...] = ()
     mixups: tuple[float, ...] = ()
+    tuning_task: TaskChoice | None = None
     tuning_seeds: tuple[int, ...] = ()
     reshuffled: tuple[str, ...] = ()
     protocol: Protocol = "fair"
@@ -229,8 +231,8 @@ class Plan:
     def tuning(self, arm: Arm, seed: int, trial: Trial) -> TransferRun:
         """Return a retraining that never sees the test images: a part of the others judges it."""
         if seed not in self._held_out:
-            task = self._task(self.comparison.new_task, seed)
-            self._held_out[seed] = task.hold_out(_HELD_OUT, seed)
+            choice = self.comparison.tuning_task or self.comparison.new_task
+            self._held_out[seed] = self._task(choice, seed).hold_out(_HELD_OUT, seed)
         return self._transfer(arm, seed, trial, self._held_out[seed])
 
     def final(self, arm: Arm, seed: int, trial: Trial) -> TransferRun:

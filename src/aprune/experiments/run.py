@@ -20,7 +20,7 @@ from aprune.retraining import Retraining
 from aprune.tasks import Task
 from aprune.training import Recipe, describe_settings
 
-_VERSION = 2  # raised when the same settings come to mean something else
+_VERSION = 3  # raised when the same settings come to mean something else
 
 
 @dataclass(frozen=True)
