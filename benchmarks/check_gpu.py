@@ -23,7 +23,7 @@ from torch import nn
 import aprune as ap
 from aprune.initialise import initialise
 from aprune.methods.attached import Search
-from aprune.methods.protocol import Outcome
+from aprune.methods.protocol import Outcome, Problem
 from aprune.training import Curve, choose_device, fit_masked
 from aprune.training.engine import EngineName
 from aprune.training.fused import FusedUpdate
@@ -148,10 +148,9 @@ def retrain(parent: str, device: torch.device, engine: EngineName) -> Curve:
 def search(parent: str, device: torch.device, engine: EngineName) -> Outcome:
     task = noise((3, 32, 32), 200).to(device)
     model = network_for(parent, task, device, seed=0, weights=False)
-    names = list(ap.find_connections(model))
-    return ap.AP(dense_start=DENSE / (2 * STEPS), w_step=1e-3).search(
+    problem = Problem(
         model,
-        names,
+        tuple(ap.find_connections(model)),
         task,
         SPARSITIES,
         recipe=recipe_for(2 * STEPS),
@@ -159,6 +158,7 @@ def search(parent: str, device: torch.device, engine: EngineName) -> Outcome:
         engine=engine,
         progress=False,
     )
+    return ap.AP(dense_start=DENSE / (2 * STEPS), w_step=1e-3).search(problem)
 
 
 def difference(one: Curve, other: Curve, steps: int = STEPS) -> float:

@@ -1,8 +1,8 @@
 """Which fresh weights suit an architecture? Digits 0–4 → 5–9 with 50 images, on the CPU.
 
 Every scheme retrains the same AP architectures, and the dense parent, with the same learning rate.
-Accuracy is measured on training images of the new digits that are not among the 50, so that a rule may be
-chosen by it.
+Accuracy is measured on training images of the new digits that are not among the 50, so that a rule may
+be chosen by it.
 
     python benchmarks/initialisation.py
 """

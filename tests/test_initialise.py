@@ -62,7 +62,9 @@ def test_density_is_that_of_the_layer() -> None:
         assert std(layer.weight[unit], mask[unit]) == pytest.approx(math.sqrt(2 / 400), rel=0.2)
 
 
-@pytest.mark.parametrize(("density", "expected"), [(1.0, 0.3), (0.5, 0.3), (0.09, 0.3), (0.01, 0.1)])
+@pytest.mark.parametrize(
+    ("density", "expected"), [(1.0, 0.3), (0.5, 0.3), (0.09, 0.3), (0.01, 0.1)]
+)
 def test_quiet_units_get_no_more_than_a_part_of_what_dense_ones_get(
     density: float, expected: float
 ) -> None:

@@ -21,7 +21,21 @@ if TYPE_CHECKING:
     from aprune.connections import find_connections
     from aprune.errors import ApruneError
     from aprune.finding import Found, find, search
-    from aprune.methods import AP, IMP, Random, attach
+    from aprune.methods import (
+        AP,
+        ERK,
+        IMP,
+        SET,
+        SNIP,
+        Continuous,
+        EdgePopup,
+        GraSP,
+        Magnitude,
+        Random,
+        RigL,
+        SynFlow,
+        attach,
+    )
     from aprune.parents import build_parent, parent_names
     from aprune.retraining import Result, Retraining, transfer
     from aprune.tasks import Task, load_task
@@ -35,14 +49,23 @@ except PackageNotFoundError:  # run from a checkout that was never installed
 
 __all__ = [
     "AP",
+    "ERK",
     "IMP",
+    "SET",
+    "SNIP",
     "ApruneError",
     "Architecture",
+    "Continuous",
+    "EdgePopup",
     "Found",
+    "GraSP",
+    "Magnitude",
     "Random",
     "Recipe",
     "Result",
     "Retraining",
+    "RigL",
+    "SynFlow",
     "Task",
     "Trained",
     "attach",
@@ -63,7 +86,10 @@ _HOMES = {
     "connections": ("find_connections",),
     "errors": ("ApruneError",),
     "finding": ("Found", "find", "search"),
-    "methods": ("AP", "IMP", "Random", "attach"),
+    "methods": (
+        *("AP", "ERK", "IMP", "SET", "SNIP", "Continuous", "EdgePopup", "GraSP"),
+        *("Magnitude", "Random", "RigL", "SynFlow", "attach"),
+    ),
     "parents": ("build_parent", "parent_names"),
     "retraining": ("Result", "Retraining", "transfer"),
     "tasks": ("Task", "load_task"),

@@ -159,18 +159,25 @@ def attach_masks(
         >>> (layer.weight != 0).tolist()
         [[True, False]]
     """
-    masks = {}
-    for name, values in w.items():
-        module, leaf = _owner(model, name)
-        if parametrize.is_parametrized(module, leaf):
-            raise SettingError(
-                f"{name} has a parametrisation already: fold or remove it before attaching"
-            )
-        mask = TwoTemperatureMask(values, t_l, t_s)
-        # unsafe skips a trial run of the mask, which would cost a copy of every weight.
-        parametrize.register_parametrization(module, leaf, mask, unsafe=True)
-        masks[name] = mask
+    masks = {name: TwoTemperatureMask(values, t_l, t_s) for name, values in w.items()}
+    for name, mask in masks.items():
+        parametrise(model, name, mask)
     return masks
+
+
+def parametrise(model: nn.Module, name: str, shown: nn.Module) -> None:
+    """Let a layer see what `shown` makes of one of its parameters, until it is folded.
+
+    Raises:
+        SettingError: The parameter has a parametrisation already.
+    """
+    module, leaf = _owner(model, name)
+    if parametrize.is_parametrized(module, leaf):
+        raise SettingError(
+            f"{name} has a parametrisation already: fold or remove it before attaching"
+        )
+    # unsafe skips a trial run, which would cost a copy of every weight
+    parametrize.register_parametrization(module, leaf, shown, unsafe=True)
 
 
 def fold(model: nn.Module, names: Iterable[str]) -> None:

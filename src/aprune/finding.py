@@ -12,7 +12,7 @@ from aprune.architecture import Architecture
 from aprune.connections import find_connections, list_patterns
 from aprune.errors import SettingError
 from aprune.maths.select import check_sparsity, keep_count
-from aprune.methods import AP, Method
+from aprune.methods import AP, Method, Problem
 from aprune.parents import parent_for
 from aprune.tasks import Task
 from aprune.trained import Trained, name_of
@@ -149,6 +149,8 @@ def search(
     """Do what `find` does, and return all that is left behind: weights, curves, cost."""
     if not sparsities:
         raise SettingError("no sparsity was given: expected at least one number below 1")
+    if weights and not method.trains:
+        raise SettingError(f"{method.name} trains nothing, so it has no weights to keep")
     place_at = choose_device(device)
     model = network_for(parent, task, place_at, seed=seed, weights=method.needs_weights)
     connections = find_connections(model, include=include, exclude=exclude)
@@ -157,17 +159,18 @@ def search(
     for wanted in ordered:
         keep_count(total, wanted)  # fails now rather than at the end
     recipe = recipe or Recipe.for_search(model, task)
-    outcome = method.search(
+    problem = Problem(
         model,
-        list(connections),
+        tuple(connections),
         task.to(place_at),
-        ordered,
+        tuple(ordered),
         recipe=recipe,
         seed=seed,
         weights=weights,
         engine=engine,
         progress=progress,
     )
+    outcome = method.search(problem)
     accuracy = evaluate(model, task.to(place_at)) if outcome.trained else None
     origin = {
         "aprune": aprune.__version__,

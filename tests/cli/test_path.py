@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from aprune.architecture import Architecture
+from aprune.methods import METHODS
 from aprune.trained import load_model
 
 NEW = ("--task", "digits", "--classes", "5,6,7,8,9", "--images", 50, "--steps", 40)
@@ -65,7 +66,19 @@ def test_find_as_json(aprune: Callable[..., Any], tmp_path: Path) -> None:
             "--sparsity",
             "0.9,0.5",
         ),
-        *("--rounds", 2, "--rewind", 3, "--steps", 20, "--lr", 0.05, "--json", "--out", tmp_path),
+        *(
+            "--set",
+            "rounds=2",
+            "--set",
+            "rewind=3",
+            "--steps",
+            20,
+            "--lr",
+            0.05,
+            "--json",
+            "--out",
+            tmp_path,
+        ),
         *("--exclude", "fc1.*", "--exclude", "nothing"),
     )
     document = json.loads(ended.out)
@@ -84,11 +97,27 @@ def test_find_as_json(aprune: Callable[..., Any], tmp_path: Path) -> None:
     assert found.provenance["recipe"]["lr"] == 0.05
 
 
+def test_methods_are_listed_with_their_settings(aprune: Callable[..., Any]) -> None:
+    listed = aprune("methods")
+    assert all(name in listed.out for name in METHODS)
+    assert max(len(line.rstrip()) for line in listed.out.splitlines()) < 130
+    assert "paper" in listed.out
+    one = aprune("methods", "rigl")
+    assert all(word in one.out for word in ("Evci", "every", "fraction", "0.75", "a whole number"))
+    assert "snip" not in one.out
+    assert "It has no settings." in aprune("methods", "erk").out
+    (document,) = json.loads(aprune("methods", "ap", "--json").out)
+    assert document["settings"]["t_l"] == 100.0
+    assert not {"sparsity", "steps"} & set(document["settings"])
+    assert len(json.loads(aprune("methods", "--json").out)) == len(METHODS)
+    assert aprune("methods", "magic").status == 2
+
+
 @pytest.mark.parametrize(("spread", "even"), [("layer", True), ("global", False)])
 def test_find_random(aprune: Callable[..., Any], tmp_path: Path, spread: str, even: bool) -> None:
     ended = aprune(
         *("find", "--parent", "mlp", "--task", "digits", "--method", "random", "--sparsity", 0.5),
-        *("--spread", spread, "--out", tmp_path),
+        *("--set", f"spread={spread}", "--out", tmp_path),
     )
     assert ended.status == 0
     found = Architecture.load(tmp_path / "mlp-digits-random-0.5-seed0.arch.safetensors")
@@ -96,15 +125,16 @@ def test_find_random(aprune: Callable[..., Any], tmp_path: Path, spread: str, ev
 
 
 def test_find_passes_on_the_settings_of_ap(aprune: Callable[..., Any], tmp_path: Path) -> None:
+    wanted = {"t_l": 50, "t_s": 5, "gamma": "auto", "w_step": 0.02, "dense_start": None}
+    wanted |= {"relative": False}
     ended = aprune(
         *("find", "--parent", "logistic", "--task", "digits", "--sparsity", 0.5, "--steps", 20),
-        *("--t-l", 50, "--t-s", 5, "--gamma", "auto", "--w-step", 0.02, "--dense-start", 0.1),
+        *(word for key, value in wanted.items() for word in ("--set", f"{key}={value}")),
         *("--out", tmp_path, "--device", "cpu"),
     )
     assert ended.status == 0
     (file,) = tmp_path.iterdir()
     settings = Architecture.load(file).provenance["settings"]
-    wanted = {"t_l": 50, "t_s": 5, "gamma": "auto", "w_step": 0.02, "dense_start": 0.1}
     assert {key: settings[key] for key in wanted} == wanted
 
 

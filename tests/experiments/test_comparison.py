@@ -31,7 +31,7 @@ TINY = Comparison(
     methods=("ap", "random", "imp", "dense"),
     sparsities=(0.9, 0.5),
     seeds=(0, 1),
-    imp=IMP(rounds=2, steps=5),
+    settings=(IMP(rounds=2, steps=5),),
     search_steps=10,
     retrain_steps=12,
     lrs=(1e-7, 0.3),
@@ -245,7 +245,7 @@ def test_only_what_changed_is_done_anew(
     whole: tuple[pd.DataFrame, Path], tmp_path: Path, count: Counter[str]
 ) -> None:
     out = shutil.copytree(whole[1], tmp_path / "copy")
-    do(dataclasses.replace(TINY, ap=AP(t_s=5.0)), out)
+    do(dataclasses.replace(TINY, settings=(*TINY.settings, AP(t_s=5.0))), out)
     assert count == {"search": 3, "transfer": 2 * (2 + 2)}
 
 

@@ -95,7 +95,7 @@ def test_small_demo_on_real_digits(tmp_path: Path) -> None:
         SETTING,
         sparsities=(0.5, HEADLINE),
         seeds=(0, 1),
-        imp=IMP(rounds=2, steps=5),
+        settings=(IMP(rounds=2, steps=5),),
         search_steps=20,
         retrain_steps=10,
     )
@@ -118,5 +118,7 @@ def test_old_and_new_digits_have_nothing_in_common() -> None:
     assert not set(old) & set(new)
     assert HEADLINE in SETTING.sparsities
     # equal numbers of training steps for the two methods that search
-    assert SETTING.imp.steps is not None
-    assert SETTING.imp.rounds * SETTING.imp.steps == SETTING.search_steps
+    imp = SETTING.method("imp")
+    assert isinstance(imp, IMP)
+    assert imp.steps is not None
+    assert imp.rounds * imp.steps == SETTING.search_steps

@@ -27,7 +27,7 @@ CPU = choose_device("cpu")
 def tiny(figure: str, **changes: Any) -> Comparison:
     """Return a figure of the small scale that takes a second."""
     made = paper.plan(figure, "logistic", scale="small", seeds=1, sparsities=(0.5,))
-    quick = {"search_steps": 12, "retrain_steps": 5, "lrs": (0.1,), "imp": IMP(rounds=2)}
+    quick = {"search_steps": 12, "retrain_steps": 5, "lrs": (0.1,), "settings": (IMP(rounds=2),)}
     return dataclasses.replace(made, **(quick | changes))
 
 
@@ -98,7 +98,10 @@ def test_figures_with_many_images_choose_on_those_of_table_1(
     made, dense = Plan(many, CPU), next(iter(many.arms()))
     chosen, final = (
         {image.numpy().tobytes() for image in part.task.train_images}
-        for part in (made.tuning(dense, 0, made.trials()[0]), made.final(dense, 0, made.trials()[0]))
+        for part in (
+            made.tuning(dense, 0, made.trials()[0]),
+            made.final(dense, 0, made.trials()[0]),
+        )
     )
     assert len(chosen) == 80  # four fifths of table 1's hundred
     assert chosen < final

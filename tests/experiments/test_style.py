@@ -18,6 +18,7 @@ from aprune.experiments.style import (
     save,
     styled,
 )
+from aprune.methods import METHODS
 
 
 def example() -> Figure:
@@ -71,7 +72,7 @@ def test_axes_show_plain_numbers() -> None:
 
 
 def test_every_method_has_colour_and_dashes_of_its_own() -> None:
-    assert {"ap", "random", "imp", "dense"} <= set(COLOURS)
+    assert set(COLOURS) == {*METHODS, "dense"}
     assert list(COLOURS) == list(DASHES)
     assert len(set(COLOURS.values())) == len(set(DASHES.values())) == len(COLOURS)
     with pytest.raises(TypeError):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -13,10 +14,11 @@ from aprune.errors import SettingError
 from aprune.finding import search
 from aprune.maths.select import keep_count
 from aprune.methods import METHODS, Method, find_method
-from aprune.parents import build_parent
+from aprune.parents import build_parent, vgg
 from aprune.tasks import Task
 
 TASK = load_task("digits", classes=[0, 1, 2, 3], images=200, seed=0)
+LARGE = load_task("digits", classes=[0, 1, 2, 3], images=40, seed=0, size=32)
 QUICK = Recipe(steps=16, lr=0.03, batch=32)
 SPARSITIES = [0.3, 0.5, 0.9, 0.987]
 
@@ -34,11 +36,21 @@ def with_garbage_tests(task: Task) -> Task:
     )
 
 
-@pytest.mark.parametrize("parent", ["mlp", "conv_bn"])
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make VGG networks with few units; everything else about them stays."""
+    monkeypatch.setattr(vgg, "_WIDTHS", (4, 6, 8, 8, 8))
+    monkeypatch.setattr(vgg, "_HIDDEN", 16)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("parent", ["mlp", "conv", "conv_bn", "vgg11", "vgg11_bn", "resnet20"])
 def test_every_sparsity_is_met_to_the_connection(method: Method, parent: str) -> None:
-    found = find(parent, TASK, method, sparsity=SPARSITIES, recipe=QUICK, device="cpu")
-    shapes = {n: tuple(p.shape) for n, p in find_connections(build_parent(parent, TASK)).items()}
+    task = LARGE if parent.startswith("vgg") else TASK
+    found = find(parent, task, method, sparsity=SPARSITIES, recipe=QUICK, device="cpu")
+    shapes = {n: tuple(p.shape) for n, p in find_connections(build_parent(parent, task)).items()}
     for sparsity, arch in zip(SPARSITIES, found, strict=True):
+        assert set(arch.empty_layers()) == {n for n, m in arch.masks().items() if not m.any()}
         assert dict(arch.shapes) == shapes
         assert arch.kept == sum(int(mask.sum()) for mask in arch.masks().values())
         assert arch.kept == keep_count(arch.total, sparsity)
@@ -66,14 +78,36 @@ def test_test_images_are_never_used(method: Method) -> None:
     assert found == other
 
 
-def test_training_images_matter_to_methods_that_train(method: Method) -> None:
+def test_fewer_are_among_more_where_a_method_promises_it(method: Method) -> None:
+    found = find("mlp", TASK, method, sparsity=SPARSITIES, recipe=QUICK, device="cpu")
+    shared = [fewer.overlap(more).shared for more, fewer in itertools.pairwise(found)]
+    if method.nested:
+        assert shared == [fewer.kept for fewer in found[1:]]
+
+
+def test_the_memory_format_of_the_parent_does_not_matter(method: Method) -> None:
+    parent = build_parent("conv_bn", TASK).to(memory_format=torch.channels_last)
+    found = search(
+        parent, TASK, method, sparsities=[0.9], recipe=QUICK, weights=method.trains, device="cpu"
+    )
+    arch = found.architectures[0]
+    assert arch.kept == keep_count(arch.total, 0.9)
+    for network in found.networks:
+        kept = dict(network.model.named_parameters())
+        assert {name: p.dtype for name, p in kept.items()} == {
+            name: p.dtype for name, p in parent.named_parameters()
+        }
+
+
+def test_training_images_matter_to_methods_that_look_at_them(method: Method) -> None:
     order = torch.arange(len(TASK.train_labels)).flip(0)
     other = dataclasses.replace(TASK, train_labels=TASK.train_labels[order])
+    longer = QUICK.but(steps=60, lr=0.1)
     one, two = (
-        find("mlp", task, method, sparsity=0.9, recipe=QUICK, device="cpu")
+        find("mlp", task, method, sparsity=0.9, recipe=longer, device="cpu")
         for task in (TASK, other)
     )
-    assert (one == two) == (one.provenance["steps"] == 0)
+    assert (one == two) != method.looks
 
 
 def test_the_world_outside_stays_as_it_was(method: Method) -> None:
@@ -124,25 +158,54 @@ def test_weights_are_those_of_the_architecture(method: Method) -> None:
             "mlp", TASK, method, sparsities=[0.5, 0.9], recipe=QUICK, weights=True, device="cpu"
         )
 
-    if method.name == "random":
-        with pytest.raises(SettingError, match="random trains nothing"):
+    if not method.trains:
+        with pytest.raises(SettingError, match=f"{method.name} trains nothing"):
             go()
         return
     found = go()
     for arch, network in zip(found.architectures, found.networks, strict=True):
         weights = dict(network.model.named_parameters())
         for name, mask in arch.masks().items():
-            assert torch.equal(weights[name] != 0, mask)
+            assert not weights[name][~mask].any()
+            assert weights[name][mask].count_nonzero() > 0.5 * mask.sum()
         assert not network.model.training
 
 
-def test_the_cost_is_told(method: Method) -> None:
-    found = search("mlp", TASK, method, sparsities=[0.5], recipe=QUICK, device="cpu")
-    assert found.steps == sum(len(curve.loss) for curve in found.curves)
-    assert found.steps == {"random": 0, "ap": 16, "imp": 15}[method.name]
+COSTS = {"ap": 16, "random": 0, "erk": 0, "magnitude": 16, "imp": 15, "snip": 1, "grasp": 3}
+COSTS |= {"synflow": 100, "edge_popup": 16, "continuous": 16, "set": 16, "rigl": 16}
+
+
+@pytest.mark.parametrize("sparsities", [[0.5], [0.5, 0.9]])
+def test_the_cost_of_an_architecture_is_told(method: Method, sparsities: list[float]) -> None:
+    found = search("mlp", TASK, method, sparsities=sparsities, recipe=QUICK, device="cpu")
+    assert found.steps == COSTS[method.name]
+    assert all(arch.provenance["steps"] == found.steps for arch in found.architectures)
+    if method.trains:
+        assert sum(len(curve.loss) for curve in found.curves) % found.steps == 0
+
+
+def test_a_sparsity_that_leaves_nothing_fails_before_any_work(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("nothing is to be searched")
+
+    monkeypatch.setattr(type(method), "search", refuse)
+    with pytest.raises(SettingError, match="leaves nothing of 49,664 connections"):
+        find("mlp", TASK, method, sparsity=[0.5, 0.999999], recipe=QUICK, device="cpu")
+
+
+def test_it_says_what_it_is(method: Method) -> None:
+    assert method.summary
+    assert len(method.summary) < 60
+    assert method.cost
+    assert type(method).__doc__
+    assert bool(method.source) == (method.name != "random")
 
 
 def test_names_find_methods() -> None:
     assert set(METHODS) >= {"ap", "imp", "random"}
-    with pytest.raises(SettingError, match="unknown method 'magic': expected one of ap, imp"):
+    with pytest.raises(
+        SettingError, match="unknown method 'magic': expected one of ap, random, erk"
+    ):
         find_method("magic")

@@ -17,7 +17,7 @@ from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.methods.ap import _draw_w
 from aprune.methods.attached import Search
-from aprune.methods.protocol import Outcome
+from aprune.methods.protocol import Outcome, Problem
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training import fit
@@ -100,15 +100,17 @@ def test_a_lane_takes_one_network_after_another() -> None:
 
 def search(model: nn.Module, task: Task, method: AP, recipe: Recipe, *, engine: str) -> Outcome:
     return method.search(
-        model,
-        list(find_connections(model)),
-        task,
-        (0.3, 0.8),
-        recipe=recipe,
-        seed=0,
-        weights=True,
-        progress=False,
-        engine=engine,
+        Problem(
+            model,
+            tuple(find_connections(model)),
+            task,
+            (0.3, 0.8),
+            recipe=recipe,
+            seed=0,
+            weights=True,
+            progress=False,
+            engine=engine,
+        )
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aprune.cli import option
+from aprune.cli.methods import make_methods
 from aprune.cli.output import complain_of, output_folder, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def compare(
     images: option.Images = None,
     size: option.Size = None,
     methods: Annotated[
-        str, typer.Option(metavar="A,B,…", help="ap, imp, random, and dense for the whole parent.")
+        str,
+        typer.Option(metavar="A,B,…", help="See aprune methods; and dense for the whole parent."),
     ] = "ap,random,imp,dense",
     sparsity: Annotated[
         str, typer.Option(metavar="S,…", help="Fractions of the connections to remove.")
@@ -65,6 +67,10 @@ def compare(
     search_steps: Annotated[
         int | None, typer.Option(metavar="N", help="Steps of a search; else chosen to suit.")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="METHOD.NAME=VALUE", help="A setting of one of the methods."),
+    ] = None,
     out: option.Runs = Path("aprune-comparison"),
     time_limit: option.TimeLimit = None,
     device: option.Device = "auto",
@@ -78,11 +84,13 @@ def compare(
     from aprune.experiments.comparison import Comparison, TaskChoice, compare
     from aprune.training import choose_device
 
+    compared = option.read_list(methods, "--methods")
     comparison = Comparison(
         parent=parent,
         search_task=TaskChoice(search_task, _fixed(from_classes, "--from-classes"), size=size),
         new_task=TaskChoice(new_task, _fixed(classes, "--classes"), images, size),
-        methods=tuple(option.read_list(methods, "--methods")),
+        methods=tuple(compared),
+        settings=make_methods(compared, settings or []),
         sparsities=tuple(option.read_sparsities(sparsity)),
         reshuffled=tuple(option.read_list(reshuffled, "--reshuffled")) if reshuffled else (),
         seeds=tuple(range(seeds)),

@@ -1,13 +1,13 @@
 """`aprune find`: search architectures, one file for each sparsity."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from aprune.cli import option
+from aprune.cli.methods import make_method
 from aprune.cli.output import (
     check_replaceable,
     complain,
@@ -17,12 +17,10 @@ from aprune.cli.output import (
     print_table,
     say,
 )
-from aprune.errors import SettingError
 
 if TYPE_CHECKING:
     from aprune.architecture import Architecture
     from aprune.finding import Found
-    from aprune.methods import Method
 
 EXAMPLE = (
     "Example: aprune find --parent mlp --task digits --classes 0,1,2,3,4 --method ap"
@@ -45,7 +43,7 @@ def find(
         str, typer.Option(metavar="S,…", help="Fractions of the connections to remove.")
     ],
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="How to choose: ap, imp or random.")
+        str, typer.Option(metavar="NAME", help="How to choose: see aprune methods.")
     ] = "ap",
     classes: option.Classes = None,
     images: option.Images = None,
@@ -66,34 +64,7 @@ def find(
     exclude: Annotated[
         Patterns, typer.Option(metavar="PATTERN", help="Leave these parameters alone.")
     ] = None,
-    t_l: Annotated[
-        float | None,
-        typer.Option("--t-l", metavar="X", help="ap: inverse temperature of the forward pass."),
-    ] = None,
-    t_s: Annotated[
-        float | None,
-        typer.Option("--t-s", metavar="X", help="ap: inverse temperature of the backward pass."),
-    ] = None,
-    gamma: Annotated[
-        str | None,
-        typer.Option(metavar="X", help="ap: the penalty, a number or auto (the default)."),
-    ] = None,
-    w_step: Annotated[float | None, typer.Option(metavar="X", help="ap: step size of w.")] = None,
-    dense_start: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="ap: fraction of the steps before anything goes."),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="imp: how often to train and prune; they share --steps."),
-    ] = None,
-    rewind: Annotated[
-        int | None, typer.Option(metavar="N", help="imp: the step that every round goes back to.")
-    ] = None,
-    spread: Annotated[
-        str | None,
-        typer.Option(metavar="HOW", help="random: layer, the same density in each; or global."),
-    ] = None,
+    settings: option.Settings = None,
     device: option.Device = "auto",
     json: option.Json = False,
 ) -> None:
@@ -106,17 +77,7 @@ def find(
     from aprune.tasks import load_task
     from aprune.training import Recipe, choose_device
 
-    chosen = make_method(
-        method,
-        t_l=t_l,
-        t_s=t_s,
-        gamma=_read_gamma(gamma),
-        w_step=w_step,
-        dense_start=dense_start,
-        rounds=rounds,
-        rewind=rewind,
-        spread=spread,
-    )
+    chosen = make_method(method, settings or [])
     sparsities = option.read_sparsities(sparsity)
     changes = {"steps": steps, "batch": batch, "lr": lr}
     option.check_recipe(**changes)
@@ -142,36 +103,6 @@ def find(
         )
         _save(found, stems)
     _print(found, stems, as_json=json)
-
-
-def make_method(name: str, **settings: Any) -> "Method":
-    """Return a method with the settings that are not None, each of which must be its own.
-
-    Example:
-        >>> make_method("imp", rounds=3, t_l=None)
-        IMP(rounds=3, rewind=0, steps=None)
-    """
-    from aprune.methods import METHODS, find_method
-
-    method = find_method(name)
-    given = {key: value for key, value in settings.items() if value is not None}
-    for key in given:
-        owners = [other for other, kind in METHODS.items() if key in {f.name for f in fields(kind)}]
-        if name not in owners:
-            raise SettingError(
-                f"--{key.replace('_', '-')} is a setting of method {' and '.join(owners)}, but the"
-                f" method is {name}: leave it out"
-            )
-    return replace(method, **given)  # type: ignore[type-var]
-
-
-def _read_gamma(text: str | None) -> float | str | None:
-    if text is None or text == "auto":
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise SettingError(f"got {text!r} for --gamma: expected auto or a number") from None
 
 
 def _add(stem: Path, ending: str) -> Path:

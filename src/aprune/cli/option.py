@@ -55,6 +55,12 @@ Batch = Annotated[
 LearningRate = Annotated[
     float | None, typer.Option("--lr", metavar="X", help="Peak learning rate; else chosen to suit.")
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting of the method; aprune methods lists them."
+    ),
+]
 Device = Annotated[
     str,
     typer.Option("--device", metavar="NAME", help="auto (a GPU where there is one), cpu or cuda."),

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
-from aprune.experiments.report import FEWEST, TITLES, Table, interval_of, sparsities_of, tabulate
+from aprune.experiments.report import (
+    FEWEST,
+    Table,
+    interval_of,
+    sparsities_of,
+    tabulate,
+    title_of,
+)
 from aprune.maths.statistics import Interval
 from aprune.methods import IMP
 from aprune.training.device import one_thread
@@ -27,7 +34,7 @@ SETTING = Comparison(
     methods=("ap", "random", "imp", "dense"),
     sparsities=(0.9, 0.95, 0.98, 0.99),
     seeds=(0, 1, 2, 3, 4, 5),
-    imp=IMP(rounds=2, steps=250),
+    settings=(IMP(rounds=2, steps=250),),
     search_steps=500,
     retrain_steps=200,
     lrs=(0.1,),
@@ -99,7 +106,7 @@ def judge(frame: "pd.DataFrame", sparsity: float = HEADLINE) -> str:
 
 def _compare_at(frame: "pd.DataFrame", other: str, sparsity: float) -> str:
     interval = interval_of(frame, "ap", other, sparsity)
-    name = f"{TITLES[other]} ({_mean(frame, other, sparsity)}"
+    name = f"{title_of(other)} ({_mean(frame, other, sparsity)}"
     if interval is None:
         return f"not comparable with {name})"
     if interval.n < FEWEST:
@@ -120,7 +127,7 @@ def _compare_elsewhere(frame: "pd.DataFrame", other: str, nearest: float) -> str
             verdicts[_sign(interval)].append(f"{sparsity:g}")
     words = {1: "better", -1: "worse", 0: "neither"}
     parts = [f"{words[s]} at {' and '.join(found)}" for s, found in verdicts.items() if found]
-    return f"against {TITLES[other]} AP is {', '.join(parts)}" if parts else ""
+    return f"against {title_of(other)} AP is {', '.join(parts)}" if parts else ""
 
 
 def _sign(interval: Interval) -> int:

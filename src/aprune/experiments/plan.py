@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Literal, NamedTuple, get_args
 
@@ -14,7 +14,7 @@ from aprune.errors import SettingError
 from aprune.experiments.run import SearchRun, TransferRun
 from aprune.initialise import Scheme
 from aprune.maths.select import check_sparsity
-from aprune.methods import AP, IMP, METHODS, Method, Random
+from aprune.methods import METHODS, Method, find_method
 from aprune.parents import build_parent, parent_for, parent_names
 from aprune.tasks import Task, load_task
 from aprune.training import Recipe
@@ -102,13 +102,11 @@ class Comparison:
         parent: Name of the parent, or `package.module:factory`.
         search_task: Where architectures are searched.
         new_task: Where they are retrained and judged.
-        methods: Among `ap`, `imp`, `random` and `dense`, the parent with all its connections; the
-            first to be named is the first to be run.
+        methods: Names of methods (see `aprune methods`), and `dense` for the parent with all its
+            connections; the first to be named is the first to be run.
         sparsities: Fractions of connections to remove; one search gives an architecture for each.
         seeds: Each draws classes, images, search and fresh weights: one repetition.
-        ap: Settings of AP.
-        imp: Settings of IMP: rounds, steps of a round.
-        random: Settings of random connections.
+        settings: Methods with settings other than their defaults.
         search_steps: Steps of a search, if not those of `Recipe.for_search`.
         search_batch: Batch size of a search, likewise.
         search_lr: Peak learning rate of a search, likewise.
@@ -139,9 +137,7 @@ class Comparison:
     methods: tuple[str, ...] = ("ap", "imp", "random", DENSE)
     sparsities: tuple[float, ...] = (0.95, 0.99)
     seeds: tuple[int, ...] = (0, 1, 2)
-    ap: AP = field(default_factory=AP)
-    imp: IMP = field(default_factory=IMP)
-    random: Random = field(default_factory=Random)
+    settings: tuple[Method, ...] = ()
     search_steps: int | None = None
     search_batch: int | None = None
     search_lr: float | None = None
@@ -182,6 +178,11 @@ class Comparison:
             )
         ordered = tuple(sorted(check_sparsity(sparsity) for sparsity in self.sparsities))
         object.__setattr__(self, "sparsities", ordered)
+
+    def method(self, name: str) -> Method:
+        """Return a method with its settings."""
+        given = {method.name: method for method in self.settings}
+        return given[name] if name in given else find_method(name)
 
     def arms(self) -> Iterator[Arm]:
         """Yield every method with each of its sparsities; the dense parent has one, 0."""
@@ -225,8 +226,7 @@ class Plan:
         recipe = Recipe.for_search(self._network(task), task).but(
             steps=c.search_steps, batch=c.search_batch, lr=c.search_lr
         )
-        settings: Method = getattr(c, method)
-        return SearchRun(c.parent, settings, task, recipe, c.sparsities, seed)
+        return SearchRun(c.parent, c.method(method), task, recipe, c.sparsities, seed)
 
     def tuning(self, arm: Arm, seed: int, trial: Trial) -> TransferRun:
         """Return a retraining that never sees the test images: a part of the others judges it."""

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TITLES = {"ap": "AP", "imp": "IMP", "random": "random", "dense": "dense"}
+TITLES = {"ap": "AP", "imp": "IMP", "erk": "ERK", "snip": "SNIP", "grasp": "GraSP"}
+TITLES |= {"synflow": "SynFlow", "edge_popup": "edge-popup", "set": "SET", "rigl": "RigL"}
 RESHUFFLED = ", reshuffled"
 """Ends the name of a method whose connections were moved within their layers."""
 
@@ -166,7 +167,7 @@ def draw(frame: "pd.DataFrame") -> "Figure":
         curves = list(_points(name_arms(frame)))
         for number, (method, points) in enumerate(curves):
             base, label = method.removesuffix(RESHUFFLED), title_of(method)
-            colour, dashes = style.COLOURS[base], style.DASHES[base]
+            colour, dashes = style.COLOURS.get(base, style.OTHER), style.DASHES.get(base, "-")
             if method == _DENSE:
                 _, mean, std = points[0]
                 axes.axhspan(mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)

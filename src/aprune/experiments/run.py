@@ -48,7 +48,7 @@ class SearchRun:
 
     def describe(self) -> dict[str, Any]:
         """Return everything that determines the result, as JSON can hold it."""
-        trains = self.method.name != "random"
+        trains = self.method.trains or self.method.looks
         return {
             "kind": "search",
             "version": _VERSION,

@@ -31,8 +31,15 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         "synflow": "#56B4E9",
         "magnitude": "#8C6D31",
         "edge_popup": "#7A5195",
+        "continuous": "#F0A3C4",
+        "erk": "#B8B000",
+        "set": "#6E8B3D",
+        "rigl": "#003F5C",
     }
 )
+
+OTHER = "#999999"
+"""For methods without a colour of their own."""
 
 # Dashes tell methods apart where colour does not.
 DASHES: Mapping[str, str | tuple[int, tuple[float, ...]]] = MappingProxyType(
@@ -46,6 +53,10 @@ DASHES: Mapping[str, str | tuple[int, tuple[float, ...]]] = MappingProxyType(
         "synflow": (0, (6, 2)),
         "magnitude": (0, (3, 1, 1, 1)),
         "edge_popup": (0, (8, 2, 2, 2)),
+        "continuous": (0, (10, 2)),
+        "erk": (0, (2, 2)),
+        "set": (0, (4, 1, 1, 1, 1, 1, 1, 1)),
+        "rigl": (0, (10, 2, 1, 2)),
     }
 )
 

@@ -80,6 +80,16 @@ def ramp(step: int, steps: int, *, start: float, end: float, power: float = 3.0)
     return float(1.0 - (1.0 - position) ** power)
 
 
+def sparsities_of_rounds(final: float, rounds: int) -> list[float]:
+    """Return the sparsity after each round if each keeps the same fraction; the last to the digit.
+
+    Example:
+        >>> [round(sparsity, 6) for sparsity in sparsities_of_rounds(0.99, 2)]
+        [0.9, 0.99]
+    """
+    return [1.0 - (1.0 - final) ** (done / rounds) for done in range(1, rounds)] + [final]
+
+
 SCHEDULES: dict[str, Schedule] = {
     "constant": constant,
     "hold": hold,

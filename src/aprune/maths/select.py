@@ -107,6 +107,32 @@ def keep_largest(scores: Mapping[str, Tensor], kept: int) -> dict[str, Tensor]:
     return masks
 
 
+def shrink(
+    masks: Mapping[str, Tensor], scores: Mapping[str, Tensor], kept: int
+) -> dict[str, Tensor]:
+    """Mark the `kept` largest scores among what `masks` have left.
+
+    Example:
+        >>> left = {"a": torch.tensor([True, True, False])}
+        >>> shrink(left, {"a": torch.tensor([1.0, 2.0, 9.0])}, 1)["a"].tolist()
+        [False, True, False]
+    """
+    inside = {name: torch.where(masks[name], s, -torch.inf) for name, s in scores.items()}
+    return keep_largest(inside, kept)
+
+
+def keep_by_layer(scores: Mapping[str, Tensor], kept: Mapping[str, int]) -> dict[str, Tensor]:
+    """Mark the largest scores of each tensor, as many as `kept` says for it.
+
+    Example:
+        >>> marked = keep_by_layer({"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([8.0, 9.0])},
+        ...                        {"a": 1, "b": 1})
+        >>> marked["a"].tolist(), marked["b"].tolist()
+        ([True, False], [False, True])
+    """
+    return {name: keep_largest({name: s}, kept[name])[name] for name, s in scores.items()}
+
+
 def spread_evenly(sizes: Mapping[str, int], kept: int) -> dict[str, int]:
     """Share `kept` connections out so that every tensor has the same density.
 
@@ -126,10 +152,50 @@ def spread_evenly(sizes: Mapping[str, int], kept: int) -> dict[str, int]:
     """
     total = sum(sizes.values())
     _check_kept(kept, total)
-    if total == 0:
-        return dict.fromkeys(sizes, 0)
-    counts = {name: kept * size // total for name, size in sizes.items()}
-    by_remainder = sorted(sizes, key=lambda name: kept * sizes[name] % total, reverse=True)
+    return _share(kept, sizes) if total else dict.fromkeys(sizes, 0)
+
+
+def spread_erk(shapes: Mapping[str, tuple[int, ...]], kept: int) -> dict[str, int]:
+    """Share `kept` connections out by the Erdős–Rényi-kernel rule: small tensors stay denser.
+
+    The density of a tensor is in proportion to the sum of its dimensions over their product, and 1 at
+    most; what such a full tensor cannot take goes to the others in their proportions.
+
+    Args:
+        shapes: the shape of each tensor.
+        kept: how many to keep in all.
+
+    Returns:
+        A number for each tensor, at most its size; their sum is `kept`.
+
+    Example:
+        >>> spread_erk({"wide": (40, 100), "last": (10, 40)}, 950)  # 140 : 50, of 4,000 and of 400
+        {'wide': 700, 'last': 250}
+        >>> spread_erk({"wide": (40, 100), "last": (10, 40)}, 2_000)
+        {'wide': 1600, 'last': 400}
+    """
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    _check_kept(kept, sum(sizes.values()))
+    parts = {name: sum(shape) for name, shape in shapes.items()}
+    counts: dict[str, int] = {}
+    while parts:
+        left = kept - sum(counts.values())
+        total = sum(parts.values())
+        full = [name for name, part in parts.items() if left * part >= sizes[name] * total]
+        if not full:
+            counts |= _share(left, parts)
+            break
+        for name in full:
+            counts[name] = sizes[name]
+            del parts[name]
+    return {name: counts[name] for name in shapes}
+
+
+def _share(kept: int, parts: Mapping[str, int]) -> dict[str, int]:
+    """Share a number out in proportion, whole, the largest remainders first."""
+    total = sum(parts.values())
+    counts = {name: kept * part // total for name, part in parts.items()}
+    by_remainder = sorted(parts, key=lambda name: kept * parts[name] % total, reverse=True)
     for name in by_remainder[: kept - sum(counts.values())]:
         counts[name] += 1
     return counts

@@ -11,7 +11,7 @@ until the sparsity asked for is reached; then w is frozen. The architecture is m
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -28,15 +28,16 @@ from aprune.maths.schedules import Schedule, find_schedule
 from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_count
 from aprune.methods.attached import Search, sparsities_of
-from aprune.methods.protocol import Outcome
-from aprune.tasks import Task
-from aprune.training import EngineName, Recipe, choose_engine, fit
+from aprune.methods.protocol import Method, Outcome, Problem
+from aprune.training import choose_engine, fit
 from aprune.training.fused import FusedUpdate
 from aprune.training.update import Update
 
+_BY_FIND = {"set_by_find": True}  # not for the command line
+
 
 @dataclass(frozen=True)
-class AP:
+class AP(Method):
     """Architecture pruning and its settings.
 
     Attributes:
@@ -67,8 +68,12 @@ class AP:
     """
 
     name: ClassVar[str] = "ap"
-    sparsity: float | Sequence[float] | None = None
-    steps: int | None = None
+    summary: ClassVar[str] = "mask and weights together, through two temperatures"
+    source: ClassVar[str] = "Colombo and Gao"
+    cost: ClassVar[str] = "a training"
+    nested: ClassVar[bool] = False
+    sparsity: float | Sequence[float] | None = field(default=None, metadata=_BY_FIND)
+    steps: int | None = field(default=None, metadata=_BY_FIND)
     t_l: float = 100.0
     t_s: float = 10.0
     w_scale: float = 2.0
@@ -125,56 +130,44 @@ class AP:
         """Return whether the parent's own weights are used."""
         return self.theta_start == "parent"
 
-    def search(
-        self,
-        model: nn.Module,
-        connections: Sequence[str],
-        task: Task,
-        sparsities: Sequence[float],
-        *,
-        recipe: Recipe,
-        seed: int,
-        weights: bool = False,
-        engine: EngineName = "auto",
-        progress: bool | None = None,
-    ) -> Outcome:
+    def search(self, problem: Problem) -> Outcome:
         """Learn the mask and the weights together; one search passes through all sparsities."""
+        model, recipe, seed = problem.model, problem.recipe, problem.seed
         if self.theta_start == "he":
             initialise(model, scheme="he", seed=seed)
         elif self.theta_start != "parent":
             initialise(model, scheme="normal", seed=seed, epsilon=self.theta_start)
         if self.gamma != "auto":
             recipe = recipe.but(weight_decay=2 * self.gamma)
-        method = replace(self, sparsity=tuple(sparsities), steps=recipe.steps)
-        parameters = dict(model.named_parameters())
-        chosen = {name: parameters[name] for name in connections}
-        level = choose_engine(engine, model, recipe.steps)
+        method = replace(self, sparsity=problem.sparsities, steps=recipe.steps)
+        chosen, keeps = problem.connections, problem.weights
+        level = choose_engine(problem.engine, model, recipe.steps)
         with contextlib.ExitStack() as stack:
             update: Update | None = None
             if level in ("fused", "compiled"):
                 w = _draw_w(method, chosen, seed)
-                search = Search(model, method, chosen, w, weights=weights, attached=False)
-                fused = FusedUpdate(model, recipe, mover=search, shape=task.shape)
+                search = Search(model, method, chosen, w, weights=keeps, attached=False)
+                fused = FusedUpdate(model, recipe, mover=search, shape=problem.task.shape)
                 search.count_active, search.behind = fused.active, fused.weights()
                 update = stack.enter_context(fused.in_place())
             else:
-                search = _attach(model, method, chosen, seed=seed, weights=weights)
+                search = _attach(model, method, chosen, seed=seed, weights=keeps)
             try:
                 curve = fit(
                     model,
-                    task,
+                    problem.task,
                     recipe,
                     seed=seed,
                     hooks=[search],
                     update=update,
                     engine=level,
                     title="ap search",
-                    progress=progress,
+                    progress=problem.progress,
                 )
             except TrainingError as error:
                 raise SearchError(f"the search died: {error}") from error
         search.finish()
-        return Outcome(search.masks, search.weights, [curve], recipe, trained=True)
+        return Outcome(search.masks, search.weights, [curve], recipe=recipe, trained=True)
 
 
 def attach(

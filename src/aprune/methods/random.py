@@ -1,22 +1,18 @@
 """Connections chosen at random: what every other method has to beat."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import nn
 
 from aprune.errors import SettingError
-from aprune.maths.select import choose_random, keep_count, spread_evenly
-from aprune.methods.protocol import Masks, Outcome
-from aprune.tasks import Task
-from aprune.training import EngineName, Recipe
+from aprune.maths.select import choose_random, spread_evenly
+from aprune.methods.protocol import Masks, Method, Outcome, Problem
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(Method):
     """Random connections.
 
     Attributes:
@@ -25,44 +21,28 @@ class Random:
     """
 
     name: ClassVar[str] = "random"
+    summary: ClassVar[str] = "at random, the same share of every layer"
+    source: ClassVar[str] = ""
+    cost: ClassVar[str] = "nothing"
+    nested: ClassVar[bool] = False
+    trains: ClassVar[bool] = False
+    looks: ClassVar[bool] = False
     spread: Literal["layer", "global"] = "layer"
 
     def __post_init__(self) -> None:
         if self.spread not in ("layer", "global"):
             raise SettingError(f"spread is {self.spread!r}: expected layer or global")
 
-    @property
-    def needs_weights(self) -> bool:
-        """Return whether the parent's own weights are used."""
-        return False
-
-    def search(
-        self,
-        model: nn.Module,
-        connections: Sequence[str],
-        task: Task,  # noqa: ARG002
-        sparsities: Sequence[float],
-        *,
-        recipe: Recipe,  # noqa: ARG002
-        seed: int,
-        weights: bool = False,
-        engine: EngineName = "auto",  # noqa: ARG002
-        progress: bool | None = None,  # noqa: ARG002
-    ) -> Outcome:
+    def search(self, problem: Problem) -> Outcome:
         """Draw the masks; nothing is trained."""
-        if weights:
-            raise SettingError("random trains nothing, so it has no weights to keep")
-        parameters = dict(model.named_parameters())
-        shapes = {name: tuple(parameters[name].shape) for name in connections}
-        return Outcome({s: self._draw(shapes, s, seed) for s in sparsities})
+        return Outcome({s: self._draw(problem, s) for s in problem.sparsities})
 
-    def _draw(self, shapes: dict[str, tuple[int, ...]], sparsity: float, seed: int) -> Masks:
-        generator = torch.Generator().manual_seed(seed)
+    def _draw(self, problem: Problem, sparsity: float) -> Masks:
+        generator = torch.Generator().manual_seed(problem.seed)
+        shapes, kept = problem.shapes, problem.kept(sparsity)
         sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-        total = sum(sizes.values())
-        kept = keep_count(total, sparsity)
         if self.spread == "layer":
             return choose_random(shapes, spread_evenly(sizes, kept), generator)
-        everything = choose_random({"all": (total,)}, {"all": kept}, generator)["all"]
+        everything = choose_random({"all": (problem.total,)}, {"all": kept}, generator)["all"]
         parts = everything.split(list(sizes.values()))
         return {name: part.view(shapes[name]) for name, part in zip(sizes, parts, strict=True)}

@@ -1,7 +1,7 @@
 """Training, evaluation and where they run."""
 
 from aprune.training.device import choose_device
-from aprune.training.engine import EngineName, choose_engine
+from aprune.training.engine import EngineName, choose_engine, no_more_than_captured
 from aprune.training.evaluate import evaluate, predict
 from aprune.training.fit import Curve, Hook, KeepMasked, fit
 from aprune.training.masked import fit_masked
@@ -19,5 +19,6 @@ __all__ = [
     "evaluate",
     "fit",
     "fit_masked",
+    "no_more_than_captured",
     "predict",
 ]

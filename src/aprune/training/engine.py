@@ -63,6 +63,16 @@ def choose_engine(asked: EngineName, model: nn.Module, steps: int) -> Level:
     return asked
 
 
+def no_more_than_captured(asked: EngineName) -> Level:
+    """Return the engine for a training whose weights are not what its layers see.
+
+    Example:
+        >>> no_more_than_captured("auto")
+        'captured'
+    """
+    return "eager" if asked == "eager" else "captured"
+
+
 def compile_network(model: nn.Module) -> nn.Module:
     """Compile `model` for the shapes that it will see, with random numbers as in eager PyTorch."""
     if (cache := cache_folder()) is not None:

@@ -1,0 +1,112 @@
+"""Continuous sparsification: a soft mask that hardens, learnt together with the weights.
+
+Savarese, Silva and Maire, "Winning the lottery with continuous sparsification" (NeurIPS 2020). The
+closest relative of AP: the mask is σ(β·s), with one temperature for both passes that is annealed,
+β = β_T^(t/T), and a penalty λ·Σσ(β·s). Where the paper takes the connections with s > 0, as many as come
+out, this takes those with the largest s, as many as were asked for.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from aprune.connections import fold, parametrise
+from aprune.errors import SearchError, SettingError, TrainingError
+from aprune.initialise import initialise
+from aprune.methods.protocol import Method, Outcome, Problem, masked_state
+from aprune.training import Hook, fit, no_more_than_captured
+
+
+@dataclass(frozen=True)
+class Continuous(Method):
+    """Continuous sparsification.
+
+    Attributes:
+        beta: The inverse temperature β_T at the last step; it starts at 1.
+        start: Where s starts. The mask is divided by its value there, so that weights start as they
+            are drawn.
+        penalty: λ, on every connection.
+    """
+
+    name: ClassVar[str] = "continuous"
+    summary: ClassVar[str] = "mask and weights together, one sigmoid that hardens"
+    source: ClassVar[str] = "Savarese 2020"
+    cost: ClassVar[str] = "a training"
+    beta: float = 200.0
+    start: float = 0.0
+    penalty: float = 1e-8
+
+    def __post_init__(self) -> None:
+        if not self.beta > 1:
+            raise SettingError(f"beta is {self.beta}: expected a number above 1")
+        if not self.penalty >= 0:
+            raise SettingError(f"penalty is {self.penalty}: expected a number from 0 on")
+
+    def search(self, problem: Problem) -> Outcome:
+        """Learn s and the weights together; all sparsities come from the last s."""
+        model, recipe = problem.model, problem.recipe
+        initialise(model, scheme="he", seed=problem.seed)
+        beta = torch.ones((), device=problem.task.train_labels.device)
+        layers = {
+            name: _Soft(weight.detach(), self.start, beta)
+            for name, weight in problem.connections.items()
+        }
+        for name, layer in layers.items():
+            parametrise(model, name, layer)
+        decay = recipe.weight_decay if recipe.optimiser == "sgd" else 0.0
+        hook = _Anneal(self, list(layers.values()), beta, recipe.steps, decay)
+        try:
+            curve = fit(
+                model,
+                problem.task,
+                recipe,
+                seed=problem.seed,
+                hooks=[hook],
+                engine=no_more_than_captured(problem.engine),
+                title="continuous sparsification",
+                progress=problem.progress,
+            )
+        except TrainingError as error:
+            raise SearchError(f"the search died: {error}") from error
+        fold(model, problem.names)
+        masks = problem.keep_best({name: layer.s.detach() for name, layer in layers.items()})
+        states = {s: masked_state(model, m) for s, m in masks.items()} if problem.weights else {}
+        return Outcome(masks, states, [curve], recipe=recipe)
+
+
+class _Soft(nn.Module):
+    """A parametrisation that shows θ∘σ(β·s), over the mask's value at the start."""
+
+    beta: Tensor
+
+    def __init__(self, weight: Tensor, start: float, beta: Tensor) -> None:
+        super().__init__()
+        self.s = nn.Parameter(torch.full_like(weight, start))
+        self.register_buffer("beta", beta)
+        self.scale = 1 / torch.sigmoid(torch.tensor(start)).item()
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * (self.scale * torch.sigmoid(self.beta * self.s))
+
+
+class _Anneal(Hook):
+    """Sets β, and adds the penalty to the gradient of s; the recipe's weight decay is not for s."""
+
+    def __init__(
+        self, method: Continuous, layers: list[_Soft], beta: Tensor, steps: int, decay: float
+    ) -> None:
+        self.method, self.layers, self.beta = method, layers, beta
+        self.steps, self.decay = steps, decay
+
+    def before(self, step: int) -> None:
+        self.beta.fill_(self.method.beta ** (step / max(1, self.steps - 1)))
+
+    @torch.no_grad()
+    def on_gradient(self) -> None:
+        for layer in self.layers:
+            soft = torch.sigmoid(self.beta * layer.s)
+            assert layer.s.grad is not None
+            layer.s.grad += self.method.penalty * self.beta * soft * (1 - soft)
+            layer.s.grad -= self.decay * layer.s

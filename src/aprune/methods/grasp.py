@@ -1,0 +1,64 @@
+"""GraSP: keep the connections that the flow of gradients needs, before any training.
+
+Wang, Zhang and Grosse, "Picking winning tickets before training by preserving gradient flow" (ICLR
+2020). Removing θ_i changes ‖g‖², the decrease of the loss at the first step, by −2·θ_i·(H·g)_i to first
+order. So the connections with the largest θ·Hg are kept: without them the gradient would be smaller.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aprune.errors import SettingError
+from aprune.methods.protocol import Method, Outcome, Problem
+from aprune.methods.scores import differentiate, fresh_batches
+
+
+@dataclass(frozen=True)
+class GraSP(Method):
+    """GraSP.
+
+    Attributes:
+        batches: Batches of training images that the loss is taken over.
+        temperature: What the outputs are divided by before the softmax, so that an untrained network
+            is sure of nothing.
+    """
+
+    name: ClassVar[str] = "grasp"
+    summary: ClassVar[str] = "untrained: what the gradients flow through"
+    source: ClassVar[str] = "Wang 2020"
+    cost: ClassVar[str] = "3 passes"
+    trains: ClassVar[bool] = False
+    batches: int = 1
+    temperature: float = 200.0
+
+    def __post_init__(self) -> None:
+        if self.batches < 1:
+            raise SettingError(f"batches is {self.batches}: expected at least 1")
+        if not self.temperature > 0:
+            raise SettingError(f"temperature is {self.temperature}: expected a number above 0")
+
+    def search(self, problem: Problem) -> Outcome:
+        """Score every connection once; all sparsities come from the same scores."""
+        weights = problem.connections
+        batches = fresh_batches(problem, self.batches)
+        slopes = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        for batch in batches:
+            for name, slope in differentiate(self._loss(problem, *batch), weights).items():
+                slopes[name] += slope.detach()
+        bends = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        for batch in batches:
+            here = differentiate(self._loss(problem, *batch), weights, again=True)
+            along = sum((slopes[name].detach() * slope).sum() for name, slope in here.items())
+            assert isinstance(along, Tensor)
+            for name, bend in differentiate(along, weights).items():
+                bends[name] += bend.detach()
+        scores = {name: (bend * weights[name]).detach() for name, bend in bends.items()}
+        # the product with the Hessian is a pass forward and back, and one more
+        return Outcome(problem.keep_best(scores), passes=3 * self.batches)
+
+    def _loss(self, problem: Problem, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(problem.model(x) / self.temperature, y)

@@ -1,0 +1,45 @@
+"""SNIP: keep the connections whose removal would change the loss most, before any training.
+
+Lee, Ajanthan and Torr, "SNIP: single-shot network pruning based on connection sensitivity" (ICLR 2019).
+With a mask m over the weights θ, the score of a connection is |∂L/∂m| at m = 1, which is |θ·∂L/∂θ|.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+
+from aprune.errors import SettingError
+from aprune.methods.protocol import Method, Outcome, Problem
+from aprune.methods.scores import differentiate, fresh_batches
+
+
+@dataclass(frozen=True)
+class SNIP(Method):
+    """SNIP.
+
+    Attributes:
+        batches: Batches of training images that the loss is taken over.
+    """
+
+    name: ClassVar[str] = "snip"
+    summary: ClassVar[str] = "untrained: what the loss is most sensitive to"
+    source: ClassVar[str] = "Lee 2019"
+    cost: ClassVar[str] = "1 pass"
+    trains: ClassVar[bool] = False
+    batches: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batches < 1:
+            raise SettingError(f"batches is {self.batches}: expected at least 1")
+
+    def search(self, problem: Problem) -> Outcome:
+        """Score every connection once; all sparsities come from the same scores."""
+        weights = problem.connections
+        total = {name: weight.detach().new_zeros(weight.shape) for name, weight in weights.items()}
+        for x, y in fresh_batches(problem, self.batches):
+            loss = F.cross_entropy(problem.model(x), y)
+            for name, slope in differentiate(loss, weights).items():
+                total[name] += slope
+        scores = {name: (slope * weights[name].detach()).abs() for name, slope in total.items()}
+        return Outcome(problem.keep_best(scores), passes=self.batches)
