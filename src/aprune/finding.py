@@ -10,7 +10,7 @@ from torch import Tensor
 import aprune
 from aprune.architecture import Architecture
 from aprune.connections import find_connections, list_patterns
-from aprune.errors import SettingError
+from aprune.errors import SearchError, SettingError, TrainingError
 from aprune.maths.select import check_sparsity, keep_count
 from aprune.methods import AP, Method, Problem
 from aprune.parents import parent_for
@@ -170,7 +170,10 @@ def search(
         engine=engine,
         progress=progress,
     )
-    outcome = method.search(problem)
+    try:
+        outcome = method.search(problem)
+    except TrainingError as error:
+        raise SearchError(f"the search died: {error}") from error
     accuracy = evaluate(model, task.to(place_at)) if outcome.trained else None
     origin = {
         "aprune": aprune.__version__,

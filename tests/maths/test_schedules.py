@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from aprune.maths.schedules import (
     inverse_sqrt,
     one_cycle,
     ramp,
+    sparsities_of_rounds,
     warm_up,
 )
 
@@ -81,6 +83,27 @@ def test_ramp_never_falls_and_ends_at_one(steps: int, start: float, end: float) 
     if round(start * steps) < steps:
         assert values[-1] == 1.0
     assert all(value == 0.0 for value in values[: round(start * steps)])
+
+
+def test_rounds_worked_by_hand() -> None:
+    # each round keeps a half, or a tenth
+    assert sparsities_of_rounds(0.875, 3) == pytest.approx([0.5, 0.75, 0.875])
+    assert sparsities_of_rounds(0.999, 3) == pytest.approx([0.9, 0.99, 0.999])
+    assert sparsities_of_rounds(0.7, 1) == [0.7]
+    assert sparsities_of_rounds(0.0, 4) == [0.0] * 4
+
+
+@given(st.floats(0.001, 0.9999), st.integers(1, 40))
+def test_rounds_all_keep_the_same_fraction_and_end_at_the_very_number(
+    final: float, rounds: int
+) -> None:
+    sparsities = sparsities_of_rounds(final, rounds)
+    assert len(sparsities) == rounds
+    assert sparsities[-1] == final
+    left = [1.0, *(1 - sparsity for sparsity in sparsities)]
+    kept = [after / before for before, after in pairwise(left)]
+    assert kept == pytest.approx([kept[0]] * rounds, rel=1e-9)
+    assert max(kept) < 1
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -1,5 +1,6 @@
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,8 +12,11 @@ from aprune.maths.select import (
     _bisect,
     check_sparsity,
     choose_random,
+    keep_by_layer,
     keep_count,
     keep_largest,
+    shrink,
+    spread_erk,
     spread_evenly,
 )
 
@@ -185,6 +189,8 @@ def test_more_than_there_are(kept):
     with pytest.raises(SettingError, match="expected a number from 0 to 4"):
         spread_evenly({"a": 4}, kept)
     with pytest.raises(SettingError, match="expected a number from 0 to 4"):
+        spread_erk({"a": (2, 2)}, kept)
+    with pytest.raises(SettingError, match="expected a number from 0 to 4"):
         choose_random({"a": (2, 2)}, {"a": kept}, torch.Generator())
 
 
@@ -205,6 +211,109 @@ def test_spread_evenly_is_exact_and_even(sizes, density):
     for size, count in zip(sizes, counts.values(), strict=True):
         assert 0 <= count <= size
         assert abs(count * total - size * kept) < total or total == 0
+
+
+# Tensors of one to four dimensions, some of them empty.
+shape_lists = st.lists(
+    st.lists(st.integers(0, 9), min_size=1, max_size=4).map(tuple), min_size=1, max_size=6
+)
+
+
+def name_all(shapes):
+    return {f"t{i}": shape for i, shape in enumerate(shapes)}
+
+
+def test_spread_erk_by_hand():
+    # 8 + 12 + 3 + 3 = 26 to 10 + 30 = 40: of 66 connections just as many, of 100 39.4 and 60.6.
+    shapes = {"kernel": (8, 12, 3, 3), "linear": (10, 30)}
+    assert spread_erk(shapes, 66) == {"kernel": 26, "linear": 40}
+    assert spread_erk(shapes, 100) == {"kernel": 39, "linear": 61}
+    # Of 495 linear could have 300 exactly; of more no more than that.
+    assert spread_erk(shapes, 495) == {"kernel": 195, "linear": 300}
+    assert spread_erk(shapes, 1000) == {"kernel": 700, "linear": 300}
+    assert spread_erk(shapes, 1164) == {"kernel": 864, "linear": 300}
+    assert spread_erk(shapes, 0) == {"kernel": 0, "linear": 0}
+    assert spread_erk({}, 0) == {}
+
+
+def test_what_full_tensors_cannot_take_may_fill_others():
+    # 200 : 40 : 4 : 2, so 1000 would give 813, 163, 16 and 8, where the last two have 4 and 1.
+    # What is left, 995, is 829.2 and 165.8; from 2400 + 5 on the second is full as well.
+    shapes = {"large": (100, 100), "middle": (20, 20), "tiny": (2, 2), "one": (1, 1)}
+    assert spread_erk(shapes, 1000) == {"large": 829, "middle": 166, "tiny": 4, "one": 1}
+    assert spread_erk(shapes, 2405) == {"large": 2000, "middle": 400, "tiny": 4, "one": 1}
+    assert spread_erk(shapes, 2406) == {"large": 2001, "middle": 400, "tiny": 4, "one": 1}
+
+
+def test_in_one_dimension_all_have_the_same_density():
+    # The sum of the dimensions is their product: the share is that of the size.
+    assert spread_erk({"a": (10,), "b": (30,)}, 20) == {"a": 5, "b": 15}
+    # A matrix of 10 by 10 has a fifth of their density.
+    assert spread_erk({"bias": (10,), "weight": (10, 10)}, 15) == {"bias": 5, "weight": 10}
+    assert spread_erk({"bias": (10,), "weight": (10, 10)}, 60) == {"bias": 10, "weight": 50}
+
+
+@given(shape_lists, st.fractions(0, 1))
+def test_spread_erk_is_exact_and_in_proportion(shapes, density):
+    sizes = [math.prod(shape) for shape in shapes]
+    kept = round(sum(sizes) * density)
+    counts = spread_erk(name_all(shapes), kept)
+    assert list(counts) == list(name_all(shapes))
+    assert sum(counts.values()) == kept
+    assert all(0 <= n <= size for n, size in zip(counts.values(), sizes, strict=True))
+    # There is one ratio of connections to the sum of dimensions, to one connection, for whatever is
+    # not full; what is full would have been given more by it.
+    rows = list(zip(counts.values(), map(sum, shapes), sizes, strict=True))
+    ratio = max(Fraction(n - 1, part) for n, part, _ in rows if part) if any(sizes) else 0
+    assert all(Fraction(n + 1, part) > ratio for n, part, size in rows if n < size)
+
+
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=6), st.fractions(0, 1))
+def test_smaller_tensors_stay_at_least_as_dense(sides, density):
+    shapes = name_all([(side, side) for side in sorted(sides)])
+    counts = spread_erk(shapes, round(sum(side**2 for side in sides) * density))
+    places = [(counts[name], side * side) for name, (side, _) in shapes.items()]
+    for (few, small), (many, large) in pairwise(places):
+        # A connection more here, or one less there, is rounding.
+        assert few == small or Fraction(few + 1, small) > Fraction(many - 1, large)
+
+
+def test_shrink_by_hand():
+    masks = {"a": torch.tensor([[True, False], [True, True]]), "b": torch.tensor([False, True])}
+    scores = {"a": torch.tensor([[1.0, 9.0], [-3.0, 2.0]]), "b": torch.tensor([9.0, 1.0])}
+    two, three = shrink(masks, scores, 2), shrink(masks, scores, 3)
+    # 2 first, then the 1 that comes first; the nines are gone already
+    assert two["a"].tolist() == [[True, False], [False, True]]
+    assert two["b"].tolist() == [False, False]
+    assert three["b"].tolist() == [False, True]
+    assert all(torch.equal(shrink(masks, scores, 4)[name], masks[name]) for name in masks)
+    assert masks["a"].tolist() == [[True, False], [True, True]]  # not changed
+
+
+finite = st.sampled_from([-2.5, -0.0, 0.0, 1.0, 3.0])
+
+
+@given(st.lists(st.tuples(finite, st.booleans()), min_size=1, max_size=20), st.data())
+def test_shrink_is_what_sorting_the_rest_gives(pairs, data):
+    there = [place for place, (_, mask) in enumerate(pairs) if mask]
+    kept = data.draw(st.integers(0, len(there)))
+    best = sorted(there, key=lambda place: -pairs[place][0])[:kept]
+    scores, mask = (torch.tensor(column) for column in zip(*pairs, strict=True))
+    found = shrink({"a": mask}, {"a": scores}, kept)["a"]
+    assert found.nonzero().flatten().tolist() == sorted(best)
+
+
+def test_keep_by_layer_by_hand():
+    scores = {"a": torch.tensor([[9.0, 7.0], [8.0, 8.0]]), "b": torch.tensor([1.0, -2.0, 0.0])}
+    masks = keep_by_layer(scores, {"b": 2, "a": 2})
+    # the four of a are larger than all of b, and of its eights the first is kept
+    assert masks["a"].tolist() == [[True, False], [True, False]]
+    assert masks["b"].tolist() == [True, False, True]
+    none = keep_by_layer(scores, {"a": 0, "b": 3})
+    assert not none["a"].any()
+    assert none["b"].all()
+    with pytest.raises(SettingError, match="cannot keep 5 of 4 connections"):
+        keep_by_layer(scores, {"a": 5, "b": 0})
 
 
 @given(st.integers(0, 3000), st.data())

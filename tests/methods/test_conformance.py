@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from torch import nn
 
 from aprune import Recipe, find, load_task
 from aprune.connections import find_connections
@@ -141,6 +142,34 @@ def test_no_sparsity_is_the_whole_parent(method: Method) -> None:
     assert last.kept < last.total
     alone = find("mlp", TASK, method, sparsity=0.0, recipe=QUICK, device="cpu")
     assert alone.kept == alone.total
+
+
+class Attentive(nn.Module):
+    """Rows of a digit look at each other; drops at random in training, and one weight is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.score = nn.Linear(64, 4)
+        self.attend.out_proj.weight.requires_grad_(False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        rows = images[:, 0]
+        return self.score(self.attend(rows, rows, rows, need_weights=False)[0].flatten(1))
+
+
+def test_networks_that_drop_and_networks_with_frozen_weights(method: Method) -> None:
+    numbers = torch.get_rng_state()
+    runs = [
+        find(Attentive(), TASK, method, sparsity=0.5, recipe=QUICK, device="cpu") for _ in range(2)
+    ]
+    torch.set_rng_state(numbers)
+    assert runs[0] == runs[1]
+    assert runs[0].kept == keep_count(runs[0].total, 0.5)
+    parent = Attentive()
+    before = torch.get_rng_state()
+    find(parent, TASK, method, sparsity=0.5, recipe=QUICK, device="cpu")
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_its_settings_are_plain_and_frozen(method: Method) -> None:

@@ -24,7 +24,7 @@ def test_all_names_are_listed() -> None:
     assert set(parent_names()) == {
         "logistic", "mlp", "conv", "conv_bn",
         "vgg11", "vgg13", "vgg16", "vgg19", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn",
-        "resnet18", "resnet34", "resnet50", "resnet20", "resnet56",
+        "cifar_vgg16", "resnet18", "resnet34", "resnet50", "resnet20", "resnet56",
     }  # fmt: skip
 
 

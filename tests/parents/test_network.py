@@ -47,6 +47,7 @@ def test_as_many_parameters_as_torchvision_publishes(name: str, parameters: int)
     ("name", "task", "parameters"),
     [
         ("vgg19", CIFAR, 139_611_210),
+        ("cifar_vgg16", CIFAR, 14_710_464 + 2 * 4_224 + 4_224 + 5_130),
         ("resnet20", CIFAR, 269_722),
         ("resnet56", CIFAR, 853_018),
         ("logistic", DIGITS, 64 * 10 + 10),

@@ -90,7 +90,7 @@ def keep_largest(scores: Mapping[str, Tensor], kept: int) -> dict[str, Tensor]:
         if bool(score.isnan().any()):
             raise SettingError(
                 f"a score of {name!r} is not a number (NaN): the weight or the gradient that it "
-                "comes from has overflowed, so lower the learning rate"
+                "comes from has overflowed; a lower learning rate may help"
             )
     dtype = _common_dtype(scores)
     threshold, ties = _find_threshold(scores, kept, dtype)
@@ -110,7 +110,7 @@ def keep_largest(scores: Mapping[str, Tensor], kept: int) -> dict[str, Tensor]:
 def shrink(
     masks: Mapping[str, Tensor], scores: Mapping[str, Tensor], kept: int
 ) -> dict[str, Tensor]:
-    """Mark the `kept` largest scores among what `masks` have left.
+    """Mark the `kept` largest scores among what `masks` have left, which is as many at least.
 
     Example:
         >>> left = {"a": torch.tensor([True, True, False])}
@@ -176,7 +176,7 @@ def spread_erk(shapes: Mapping[str, tuple[int, ...]], kept: int) -> dict[str, in
     """
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     _check_kept(kept, sum(sizes.values()))
-    parts = {name: sum(shape) for name, shape in shapes.items()}
+    parts = {name: sum(shape) or 1 for name, shape in shapes.items()}
     counts: dict[str, int] = {}
     while parts:
         left = kept - sum(counts.values())

@@ -22,7 +22,7 @@ from aprune.connections import (
     find_connections,
     list_patterns,
 )
-from aprune.errors import SearchError, SettingError, TrainingError
+from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.maths.schedules import Schedule, find_schedule
 from aprune.maths.seed import derive_seed
@@ -152,20 +152,17 @@ class AP(Method):
                 update = stack.enter_context(fused.in_place())
             else:
                 search = _attach(model, method, chosen, seed=seed, weights=keeps)
-            try:
-                curve = fit(
-                    model,
-                    problem.task,
-                    recipe,
-                    seed=seed,
-                    hooks=[search],
-                    update=update,
-                    engine=level,
-                    title="ap search",
-                    progress=problem.progress,
-                )
-            except TrainingError as error:
-                raise SearchError(f"the search died: {error}") from error
+            curve = fit(
+                model,
+                problem.task,
+                recipe,
+                seed=seed,
+                hooks=[search],
+                update=update,
+                engine=level,
+                title="ap search",
+                progress=problem.progress,
+            )
         search.finish()
         return Outcome(search.masks, search.weights, [curve], recipe=recipe, trained=True)
 

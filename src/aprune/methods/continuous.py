@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from aprune.connections import fold, parametrise
-from aprune.errors import SearchError, SettingError, TrainingError
+from aprune.errors import SettingError
 from aprune.initialise import initialise
+from aprune.maths.schedules import find_schedule
 from aprune.methods.protocol import Method, Outcome, Problem, masked_state
-from aprune.training import Hook, fit, no_more_than_captured
+from aprune.training import Hook, Recipe, fit, no_more_than_captured
 
 
 @dataclass(frozen=True)
@@ -55,21 +56,17 @@ class Continuous(Method):
         }
         for name, layer in layers.items():
             parametrise(model, name, layer)
-        decay = recipe.weight_decay if recipe.optimiser == "sgd" else 0.0
-        hook = _Anneal(self, list(layers.values()), beta, recipe.steps, decay)
-        try:
-            curve = fit(
-                model,
-                problem.task,
-                recipe,
-                seed=problem.seed,
-                hooks=[hook],
-                engine=no_more_than_captured(problem.engine),
-                title="continuous sparsification",
-                progress=problem.progress,
-            )
-        except TrainingError as error:
-            raise SearchError(f"the search died: {error}") from error
+        hook = _Anneal(self, list(layers.values()), beta, recipe)
+        curve = fit(
+            model,
+            problem.task,
+            recipe,
+            seed=problem.seed,
+            hooks=[hook],
+            engine=no_more_than_captured(problem.engine),
+            title="continuous sparsification",
+            progress=problem.progress,
+        )
         fold(model, problem.names)
         masks = problem.keep_best({name: layer.s.detach() for name, layer in layers.items()})
         states = {s: masked_state(model, m) for s, m in masks.items()} if problem.weights else {}
@@ -79,11 +76,13 @@ class Continuous(Method):
 class _Soft(nn.Module):
     """A parametrisation that shows θ∘σ(β·s), over the mask's value at the start."""
 
+    s: Tensor
     beta: Tensor
 
     def __init__(self, weight: Tensor, start: float, beta: Tensor) -> None:
         super().__init__()
-        self.s = nn.Parameter(torch.full_like(weight, start))
+        # no parameter: the optimiser of the weights would let it decay
+        self.register_buffer("s", torch.full_like(weight, start).requires_grad_())
         self.register_buffer("beta", beta)
         self.scale = 1 / torch.sigmoid(torch.tensor(start)).item()
 
@@ -92,21 +91,27 @@ class _Soft(nn.Module):
 
 
 class _Anneal(Hook):
-    """Sets β, and adds the penalty to the gradient of s; the recipe's weight decay is not for s."""
+    """Sets β, and moves s by SGD with the learning rate and momentum of the recipe."""
 
     def __init__(
-        self, method: Continuous, layers: list[_Soft], beta: Tensor, steps: int, decay: float
+        self, method: Continuous, layers: list[_Soft], beta: Tensor, recipe: Recipe
     ) -> None:
-        self.method, self.layers, self.beta = method, layers, beta
-        self.steps, self.decay = steps, decay
+        self.method, self.layers, self.beta, self.recipe = method, layers, beta, recipe
+        self.schedule = find_schedule(recipe.schedule)
+        self.lr = torch.zeros_like(beta)
+        self.velocities = [torch.zeros_like(layer.s) for layer in layers]
 
     def before(self, step: int) -> None:
-        self.beta.fill_(self.method.beta ** (step / max(1, self.steps - 1)))
+        steps = self.recipe.steps
+        self.beta.fill_(self.method.beta ** (step / max(1, steps - 1)))
+        self.lr.fill_(self.recipe.lr * self.schedule(step, steps))
 
     @torch.no_grad()
-    def on_gradient(self) -> None:
-        for layer in self.layers:
-            soft = torch.sigmoid(self.beta * layer.s)
+    def on_update(self) -> None:
+        for layer, velocity in zip(self.layers, self.velocities, strict=True):
             assert layer.s.grad is not None
-            layer.s.grad += self.method.penalty * self.beta * soft * (1 - soft)
-            layer.s.grad -= self.decay * layer.s
+            soft = torch.sigmoid(self.beta * layer.s)
+            slope = layer.s.grad + self.method.penalty * self.beta * soft * (1 - soft)
+            velocity.mul_(self.recipe.momentum).add_(slope)
+            layer.s -= self.lr * velocity
+            layer.s.grad = None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from aprune.errors import SettingError
+from aprune.errors import SettingError, TrainingError
 from aprune.initialise import initialise
 from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_largest
@@ -56,7 +56,7 @@ def search_dynamically(
     """
     model, recipe, seed = problem.model, problem.recipe, problem.seed
     last = round(until * recipe.steps)
-    every = max(1, last // _EXCHANGES) if every is None else every
+    every = max(1, math.ceil(last / _EXCHANGES)) if every is None else every
     masks: dict[float, Masks] = {}
     states: dict[float, dict[str, Tensor]] = {}
     curves: list[Curve] = []
@@ -115,6 +115,10 @@ class _Exchange(KeepMasked):
         done = step + 1
         if done % self.every or done >= self.last:
             return
+        if not all(bool(gradient.isfinite().all()) for gradient in self.gradients):
+            raise TrainingError(
+                f"a gradient is not finite at step {step} of {self.steps}: try a smaller learning rate"
+            )
         fraction = self.moves(done / self.steps)
         for weight, mask, gradient in zip(self.weights, self.masks, self.gradients, strict=True):
             mask.copy_(exchange(weight, mask.bool(), gradient, fraction, self.grow, self.generator))

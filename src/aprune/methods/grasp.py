@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aprune.errors import SettingError
 from aprune.methods.protocol import Method, Outcome, Problem
@@ -61,4 +62,5 @@ class GraSP(Method):
         return Outcome(problem.keep_best(scores), passes=3 * self.batches)
 
     def _loss(self, problem: Problem, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(problem.model(x) / self.temperature, y)
+        with sdpa_kernel(SDPBackend.MATH):  # of attention that can be differentiated twice
+            return F.cross_entropy(problem.model(x) / self.temperature, y)

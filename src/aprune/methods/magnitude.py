@@ -1,7 +1,8 @@
 """Magnitude pruning: train once, keep the largest weights.
 
 Han, Pool, Tran and Dally, "Learning both weights and connections for efficient neural networks" (NeurIPS
-2015), in one shot. Over all layers together, or the same fraction of each.
+2015), in one shot. Over all layers together, or the same fraction of each; after a training, or of the
+weights that it would have started from.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.maths.select import keep_by_layer, spread_evenly
 from aprune.methods.protocol import Method, Outcome, Problem, masked_state
-from aprune.training import fit_masked
+from aprune.training import Curve, fit_masked
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Magnitude(Method):
 
     Attributes:
         spread: `global` compares the weights of all layers; `layer` keeps the same fraction of each.
+        when: `trained`, or `start` for the initial weights, which costs nothing.
     """
 
     name: ClassVar[str] = "magnitude"
@@ -27,32 +29,38 @@ class Magnitude(Method):
     source: ClassVar[str] = "Han 2015"
     cost: ClassVar[str] = "a training"
     spread: Literal["global", "layer"] = "global"
+    when: Literal["trained", "start"] = "trained"
 
     def __post_init__(self) -> None:
         if self.spread not in ("global", "layer"):
             raise SettingError(f"spread is {self.spread!r}: expected global or layer")
+        if self.when not in ("trained", "start"):
+            raise SettingError(f"when is {self.when!r}: expected trained or start")
 
     def search(self, problem: Problem) -> Outcome:
         """Train, then take every sparsity from the same weights."""
         model, recipe = problem.model, problem.recipe
         initialise(model, scheme="he", seed=problem.seed)
-        curve = fit_masked(
-            model,
-            {},
-            problem.task,
-            recipe,
-            seed=problem.seed,
-            engine=problem.engine,
-            title="magnitude",
-            progress=problem.progress,
-        )
+        curves = [] if self.when == "start" else [_train(problem)]
         scores = {name: weight.detach().abs() for name, weight in problem.connections.items()}
-        masks = problem.keep_best(scores)
-        if self.spread == "layer":
+        if self.spread == "global":
+            masks = problem.keep_best(scores)
+        else:
             sizes = {name: score.numel() for name, score in scores.items()}
-            masks = {
-                s: keep_by_layer(scores, spread_evenly(sizes, problem.kept(s)))
-                for s in problem.sparsities
-            }
+            shares = {s: spread_evenly(sizes, problem.kept(s)) for s in problem.sparsities}
+            masks = {s: keep_by_layer(scores, share) for s, share in shares.items()}
         states = {s: masked_state(model, m) for s, m in masks.items()} if problem.weights else {}
-        return Outcome(masks, states, [curve], recipe=recipe)
+        return Outcome(masks, states, curves, recipe=recipe if curves else None)
+
+
+def _train(problem: Problem) -> Curve:
+    return fit_masked(
+        problem.model,
+        {},
+        problem.task,
+        problem.recipe,
+        seed=problem.seed,
+        engine=problem.engine,
+        title="magnitude",
+        progress=problem.progress,
+    )

@@ -102,7 +102,8 @@ class Method(Protocol):
         summary: What it does, in one line.
         source: The paper that it comes from.
         cost: What a search takes, in words.
-        nested: Whether one search gives all sparsities, each a part of the ones before.
+        nested: Whether one search gives all sparsities, each a part of the ones before; with the
+            default settings.
         trains: Whether weights are trained on the way, so that there are some to keep.
         looks: Whether it looks at images.
     """

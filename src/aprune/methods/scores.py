@@ -1,8 +1,11 @@
 """Gradients of an untrained network, for methods that choose before any training."""
 
-import torch
-from torch import Tensor, nn
+from collections.abc import Mapping
 
+import torch
+from torch import Tensor
+
+from aprune.connections import NORMS
 from aprune.initialise import initialise
 from aprune.methods.protocol import Problem
 from aprune.training.batch import Images, draw_batches
@@ -11,14 +14,16 @@ from aprune.training.batch import Images, draw_batches
 def fresh_batches(problem: Problem, number: int) -> list[tuple[Tensor, Tensor]]:
     """Give the network fresh weights, and return some batches of training images as they are.
 
-    It is left in training mode, where norms take the statistics of the batch; but without dropout, so
-    that one batch has one gradient.
+    Norms take the statistics of the batch, as in training. Nothing else is as in training: without
+    dropout one batch has one gradient.
     """
     initialise(problem.model, scheme="he", seed=problem.seed)
-    problem.model.train()
+    problem.model.eval()
     for module in problem.model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.eval()
+        if isinstance(module, NORMS):
+            module.train()
+    for weight in problem.connections.values():
+        weight.requires_grad_()  # whoever froze it wants to keep it, not to hide it
     images = Images(problem.task, augment=False)
     batch, seed = problem.recipe.batch, problem.seed
     draws = draw_batches(problem.task, batch, number, seed=seed, augment=False)
@@ -26,9 +31,9 @@ def fresh_batches(problem: Problem, number: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def differentiate(
-    number: Tensor, tensors: dict[str, nn.Parameter], *, again: bool = False
+    number: Tensor, tensors: Mapping[str, Tensor], *, again: bool = False
 ) -> dict[str, Tensor]:
-    """Return the gradient of a number; where it does not depend on a tensor that is zero.
+    """Return the gradient of a number; it is zero for tensors that the number does not depend on.
 
     With `again` the result can be differentiated once more.
     """

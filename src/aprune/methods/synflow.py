@@ -47,10 +47,10 @@ class SynFlow(Method):
         # the flow through 19 layers of 512 channels is too much for 32 bits
         twin = copy.deepcopy(problem.model).double().eval()
         parameters = dict(twin.named_parameters())
-        weights = {name: parameters[name] for name in problem.names}
+        weights = {name: parameters[name].requires_grad_() for name in problem.names}
         for parameter in parameters.values():
             parameter.data.abs_()
-        image = torch.ones((1, *problem.task.shape), dtype=torch.float64, device=_device(weights))
+        image = torch.ones((1, *problem.task.shape)).to(next(iter(weights.values())))
         masks = {name: torch.ones_like(w, dtype=torch.bool) for name, w in weights.items()}
         found: dict[float, Masks] = {}
         targets = sparsities_of_rounds(problem.sparsities[-1], self.rounds)
@@ -65,7 +65,3 @@ class SynFlow(Method):
                     weights[name].data.mul_(mask)
                 advance(1)
         return Outcome(found, passes=self.rounds)
-
-
-def _device(weights: dict[str, torch.nn.Parameter]) -> torch.device:
-    return next(iter(weights.values())).device

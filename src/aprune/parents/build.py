@@ -13,7 +13,7 @@ from aprune.parents.foreign import Factory, build_from_spec, call_factory, copy_
 from aprune.parents.resnet import CifarResNet, ResNet
 from aprune.parents.small import SMALLEST_CONV_IMAGE, make_conv, make_logistic, make_mlp
 from aprune.parents.task import Shape, TaskLike
-from aprune.parents.vgg import SMALLEST_IMAGE, VGG
+from aprune.parents.vgg import SMALLEST_IMAGE, VGG, CifarVGG
 
 # A variable, because nn.Module's stubs know no attributes that are plain strings.
 _NAME = "parent_name"
@@ -47,6 +47,7 @@ _PARENTS = {
     "vgg16_bn": _vgg(16, batch_norm=True),
     "vgg19": _vgg(19, batch_norm=False),
     "vgg19_bn": _vgg(19, batch_norm=True),
+    "cifar_vgg16": _Parent(partial(CifarVGG, depth=16), draw_he, SMALLEST_IMAGE // 2),
     "resnet18": _Parent(partial(ResNet, depth=18), draw_uniform),
     "resnet34": _Parent(partial(ResNet, depth=34), draw_uniform),
     "resnet50": _Parent(partial(ResNet, depth=50), draw_uniform),

@@ -28,6 +28,11 @@ SMALLEST_IMAGE = 2 ** len(_WIDTHS)
 """Five poolings leave nothing of an image with fewer pixels a side."""
 
 
+def _plan(depth: int) -> Plan:
+    blocks = zip(_WIDTHS, _DEPTHS[depth], strict=True)
+    return list(chain.from_iterable([*[width] * count, "pool"] for width, count in blocks))
+
+
 def stack_convolutions(plan: Plan, channels: int, *, batch_norm: bool) -> nn.Sequential:
     """Stack 3×3 convolutions, each followed by a ReLU, and poolings that halve the image.
 
@@ -57,6 +62,36 @@ def stack_convolutions(plan: Plan, channels: int, *, batch_norm: bool) -> nn.Seq
     return nn.Sequential(*layers)
 
 
+class CifarVGG(nn.Module):
+    """A VGG for small images: convolutions with batch norm, their mean, and one linear layer.
+
+    The last of the five poolings is a mean over what is left of the image.
+
+    Args:
+        shape: Channels, height and width of an image.
+        num_classes: Number of outputs.
+        depth: 11, 13, 16 or 19, as the network would be counted with three linear layers.
+
+    Example:
+        >>> with torch.device("meta"):
+        ...     network = CifarVGG((3, 32, 32), 10, depth=16)
+        >>> sum(parameter.numel() for parameter in network.parameters())
+        14728266
+    """
+
+    def __init__(self, shape: Shape, num_classes: int, *, depth: int) -> None:
+        super().__init__()
+        self.features = stack_convolutions(_plan(depth)[:-1], shape[0], batch_norm=True)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(_WIDTHS[-1], num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return one row of class scores for each image."""
+        pooled = torch.flatten(self.avgpool(self.features(images)), 1)
+        scores: Tensor = self.classifier(pooled)
+        return scores
+
+
 class VGG(nn.Module):
     """A VGG network: convolutions, a pooling to 7×7 and three linear layers.
 
@@ -80,11 +115,7 @@ class VGG(nn.Module):
 
     def __init__(self, shape: Shape, num_classes: int, *, depth: int, batch_norm: bool) -> None:
         super().__init__()
-        blocks = zip(_WIDTHS, _DEPTHS[depth], strict=True)
-        plan: Plan = list(
-            chain.from_iterable([*[width] * count, "pool"] for width, count in blocks)
-        )
-        self.features = stack_convolutions(plan, shape[0], batch_norm=batch_norm)
+        self.features = stack_convolutions(_plan(depth), shape[0], batch_norm=batch_norm)
         self.avgpool: nn.Module = nn.AdaptiveAvgPool2d((_POOLED, _POOLED))
         self.classifier = nn.Sequential(
             nn.Linear(_WIDTHS[-1] * _POOLED * _POOLED, _HIDDEN),

@@ -71,12 +71,13 @@ class PlainUpdate:
 def _optimiser(
     parameters: Sequence[nn.Parameter], recipe: Recipe, lr: Tensor
 ) -> torch.optim.Optimizer:
+    group = [{"params": parameters}]  # which may be empty, where everything is frozen
     if recipe.optimiser == "adam":
         return torch.optim.AdamW(
-            parameters, lr, weight_decay=recipe.weight_decay, fused=True, capturable=lr.is_cuda
+            group, lr, weight_decay=recipe.weight_decay, fused=True, capturable=lr.is_cuda
         )
     return torch.optim.SGD(
-        parameters,
+        group,
         lr,  # a tensor, so that a captured step reads its present value
         momentum=recipe.momentum,
         nesterov=recipe.nesterov,
