@@ -129,5 +129,7 @@ def _print(frame: "pd.DataFrame", out: Path, *, as_json: bool) -> None:
 
     table = tabulate(frame)
     print_table(table.header, table.rows, left=("method",))
-    names = "rows.parquet, table.md, comparison.png and comparison.pdf"
-    say(f"In {out}: {names}")
+    say(
+        f"In {out}: rows and table; figures of accuracy (comparison.png), who beats whom (matrix.png),"
+        " cost (cost.png) and layers (densities.png)"
+    )

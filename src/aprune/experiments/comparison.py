@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aprune.experiments import report, style
+from aprune.experiments import cost, matrix, report, style
+from aprune.experiments.densities import draw_densities
 from aprune.experiments.plan import DENSE, Arm, Comparison, Plan, TaskChoice, Trial
 from aprune.experiments.run import SearchRun, TransferRun, retrain_all
 from aprune.experiments.store import Store
@@ -36,7 +37,11 @@ def compare(
     progress: bool | None = None,
     time_limit: float | None = None,
 ) -> "pd.DataFrame":
-    """Do a comparison, or what is left of it, and write `rows.parquet`, `table.md` and a figure.
+    """Do a comparison, or what is left of it, and write rows, a table and figures.
+
+    They are `rows.parquet`, `table.md` and `comparison`; unless it is a figure of the paper, also who
+    beats whom (`matrix`), accuracy against the steps of the search (`cost`), and how dense the layers
+    are (`densities`, with rows).
 
     Every search and retraining is kept under `out` as soon as it is done and never done again, so
     that the same call resumes after an interruption.
@@ -79,8 +84,22 @@ def compare(
         temporary.write_text(report.write_table(frame), encoding="utf-8")
     if frame["accuracy"].notna().any():
         style.save(report.draw(frame), out / "comparison")
+        if not comparison.figure:
+            _write_more(frame, pd.DataFrame(work.densities), out)
     frame.attrs["damaged"] = [str(path) for path in store.damaged]  # not for the file of rows
     return frame
+
+
+def _write_more(frame: "pd.DataFrame", densities: "pd.DataFrame", out: Path) -> None:
+    style.save(cost.draw_cost(frame), out / "cost")
+    if len(matrix.methods_of(frame)) > 1:
+        style.save(matrix.draw_matrix(frame), out / "matrix")
+        with writing(out / "matrix.md") as temporary:
+            temporary.write_text(matrix.write_matrix(frame), encoding="utf-8")
+    if len(densities):
+        style.save(draw_densities(densities), out / "densities")
+        with writing(out / "densities.parquet") as temporary:
+            densities.to_parquet(temporary, index=False)
 
 
 _COLUMNS = {
@@ -148,6 +167,24 @@ class _Work:
             if run in self._known and (run.search is None or run.search in self._known):
                 self.rows.append(self._make_row(arm, run))
         return len(self._known) == self.size
+
+    @property
+    def densities(self) -> list[dict[str, Any]]:
+        """Return a row for each layer of each architecture."""
+        return [
+            {
+                "method": run.method.name,
+                "seed": run.seed,
+                "sparsity": sparsity,
+                "layer": layer,
+                "place": place,
+                "density": density,
+            }
+            for run, result in self._known.items()
+            if isinstance(run, SearchRun)
+            for sparsity, layers in zip(run.sparsities, result.get("densities", ()), strict=False)
+            for place, (layer, density) in enumerate(layers.items(), start=1)
+        ]
 
     def _choose_trials(self) -> dict[Arm, Trial] | None:
         """Return the best settings of each arm; among equals those that were given first.

@@ -21,6 +21,7 @@ FEWEST = 5
 """Seeds below which no interval is shown: resampling two or three numbers pretends to know."""
 
 _DENSE = "dense"
+_MANY = 8  # methods that the legend of a column has room for
 _DODGE = 1.03  # methods stand side by side, so that no bar hides another
 
 
@@ -158,13 +159,16 @@ def draw(frame: "pd.DataFrame") -> "Figure":
         frame: What `compare` returned, with at least one accuracy.
 
     Returns:
-        A figure of column width; lines are means, bars and the dense parent's band one standard
-        deviation each way.
+        A figure, of column width unless there are many methods; lines are means, bars and the dense
+        parent's band one standard deviation each way.
     """
     with style.styled():
-        figure = style.make_figure(height=2.6)
-        axes = figure.add_subplot()
         curves = list(_points(name_arms(frame)))
+        many = len(curves) > _MANY
+        figure = style.make_figure(
+            *((style.PAGE_WIDTH, 3.6) if many else (style.COLUMN_WIDTH, 2.6))
+        )
+        axes = figure.add_subplot()
         for number, (method, points) in enumerate(curves):
             base, label = method.removesuffix(RESHUFFLED), title_of(method)
             colour, dashes = style.COLOURS.get(base, style.OTHER), style.DASHES.get(base, "-")
@@ -187,7 +191,7 @@ def draw(frame: "pd.DataFrame") -> "Figure":
                 elinewidth=0.8,
                 label=label,
             )
-        _finish(axes, frame)
+        _finish(axes, frame, columns=7 if many else 4)
     return figure
 
 
@@ -203,7 +207,7 @@ def _points(frame: "pd.DataFrame") -> Iterator[tuple[str, list[tuple[float, floa
             yield method, points
 
 
-def _finish(axes: "Axes", frame: "pd.DataFrame") -> None:
+def _finish(axes: "Axes", frame: "pd.DataFrame", *, columns: int) -> None:
     sparsities = sparsities_of(frame)
     axes.set_xscale("log")
     axes.set_xticks([1 - s for s in sparsities], [f"{s:g}" for s in sparsities])
@@ -218,7 +222,7 @@ def _finish(axes: "Axes", frame: "pd.DataFrame") -> None:
     # below the axes: inside, it would lie on the dense parent's band
     figure = axes.get_figure(root=True)
     assert figure is not None
-    figure.legend(loc="outside lower center", ncols=4)
+    figure.legend(loc="outside lower center", ncols=columns)
 
 
 def _runs(frame: "pd.DataFrame", method: str, sparsity: float) -> "pd.DataFrame":

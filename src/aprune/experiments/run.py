@@ -78,6 +78,7 @@ class SearchRun:
             "accuracy": None,
             "connections": [0] * len(self.sparsities),
             "empty_layers": [0] * len(self.sparsities),
+            "densities": [{} for _ in self.sparsities],
         }
         try:
             found = search(
@@ -102,6 +103,10 @@ class SearchRun:
                 "accuracy": found.accuracy,
                 "connections": [architecture.kept for architecture in found.architectures],
                 "empty_layers": [len(a.empty_layers()) for a in found.architectures],
+                "densities": [
+                    {layer.name: round(layer.density, 6) for layer in a.layers()}
+                    for a in found.architectures
+                ],
             }
         result["seconds"] = round(time.perf_counter() - begin, 3)
         return _keep(store, self, result, device)

@@ -1,0 +1,57 @@
+"""How many connections the methods keep in each layer."""
+
+from typing import TYPE_CHECKING
+
+from aprune.experiments import style
+from aprune.experiments.report import title_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def draw_densities(densities: "pd.DataFrame") -> "Figure":
+    """Draw the density of every layer, a panel for each sparsity.
+
+    Args:
+        densities: A row for each layer of each architecture: `method`, `seed`, `sparsity`, `layer`, its
+            `place` in the network, `density`.
+
+    Returns:
+        A figure; lines are means over seeds, bands reach from the smallest to the largest. An empty
+        layer lies on the lower edge.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    sparsities = sorted(densities["sparsity"].unique())
+    floor = densities.loc[densities["density"] > 0, "density"].min() / 2
+    with style.styled():
+        figure = style.make_figure(max(style.COLUMN_WIDTH, 2.6 * len(sparsities)), 2.8)
+        first = None
+        for place, sparsity in enumerate(sparsities):
+            axes = figure.add_subplot(1, len(sparsities), place + 1, sharey=first)
+            first = first or axes
+            here = densities[densities["sparsity"] == sparsity]
+            for method, part in here.groupby("method", sort=False):
+                colour = style.COLOURS.get(str(method), style.OTHER)
+                layers = part.groupby("place")["density"]
+                low, mean, high = (
+                    getattr(layers, what)().clip(lower=floor) for what in ("min", "mean", "max")
+                )
+                axes.fill_between(mean.index, low, high, color=colour, alpha=0.15, linewidth=0)
+                axes.plot(
+                    mean.index,
+                    mean,
+                    color=colour,
+                    linestyle=style.DASHES.get(str(method), "-"),
+                    label=title_of(str(method)) if place == 0 else None,
+                )
+            axes.set_yscale("log")
+            axes.set_ylim(floor, 1.2)
+            axes.set_title(f"sparsity {sparsity:g}")
+            axes.set_xlabel("layer, from the image on")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        assert first is not None
+        first.set_ylabel("density")
+        figure.legend(loc="outside lower center", ncols=5)
+    return figure
