@@ -494,3 +494,30 @@ def test_without_time_all_that_is_known_is_shown_in_order(
 def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         dataclasses.replace(TINY, **bad)
+
+
+def test_densities_alone_go_onto_another_parent(
+    tmp_path: Path, no_figure: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[Retraining] = []
+    whole = run.transfer_many
+
+    def noted(todo: Sequence[Retraining], **more: Any) -> Iterator[Any]:
+        done.extend(todo)
+        return whole(todo, **more)
+
+    monkeypatch.setattr(run, "transfer_many", noted)
+    onto = dataclasses.replace(TINY, onto="conv", methods=("ap", "dense"), lrs=(0.3,), seeds=(0,))
+    frame = compare(onto, tmp_path, device="cpu")
+    assert set(frame["onto"]) == {"conv"}
+    assert set(frame["parent"]) == {"mlp"}
+    total = 9 * 32 + 288 * 64 + 576 * 64 + 256 * 3
+    assert sorted(frame["connections"]) == [total // 10, total // 2, total]
+    assert all(retraining.parent == "conv" for retraining in done)
+    for retraining in done:
+        if retraining.architecture is not None:
+            assert retraining.architecture.names[0] == "features.0.weight"
+            assert retraining.architecture.provenance["parent"] == "mlp"
+    assert "mlp → conv" in (tmp_path / "table.md").read_text()
+    with pytest.raises(SettingError, match="leave one of the two out"):
+        dataclasses.replace(onto, reshuffled=("ap",))

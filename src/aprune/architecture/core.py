@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from aprune.architecture import bits, file
+from aprune.architecture.carry import carry_densities
 from aprune.architecture.file import Content
 from aprune.architecture.layer import Layer, Overlap, measure_layer, measure_overlap
 from aprune.architecture.provenance import dump_provenance, parse_provenance
 from aprune.architecture.shape import check_same, check_shapes, find_misfits, fingerprint, quote
 from aprune.errors import ArchitectureError, SettingError
-from aprune.maths.select import choose_random
+from aprune.maths.select import choose_random, keep_count, spread_in_proportion
 
 
 class Architecture:
@@ -237,6 +238,44 @@ class Architecture:
         adapted = self._of(replace(self._content, shapes=fitting, packed=packed))
         notes = {"tensors": misfits, "mismatch": mismatch, "seed": int(seed)}
         return adapted.with_provenance(adapted=notes)
+
+    def spread_onto(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        sparsity: float | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """Carry the density of each layer, and nothing else, to another parent.
+
+        It may be wider or deeper: convolutions go by convolutions and matrices by matrices, each by how
+        far along in the network it is. The densities are then scaled to meet the sparsity exactly.
+
+        Args:
+            shapes: the shapes of the other parent, in their order.
+            sparsity: of the result; that of this architecture by default.
+            seed: decides the random places.
+
+        Example:
+            >>> arch = Architecture({"a": torch.arange(80) < 8, "head": torch.arange(20) < 12})
+            >>> wider = arch.spread_onto({"a": (160,), "head": (40,)})
+            >>> [layer.kept for layer in wider.layers()]
+            [16, 24]
+        """
+        check_shapes(shapes)
+        sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+        total = sum(sizes.values())
+        kept = round(total * Fraction(self.kept, self.total))
+        if sparsity is not None:
+            kept = keep_count(total, sparsity)
+        here = {name: self._counts[name] / math.prod(s) for name, s in self.shapes.items()}
+        densities = carry_densities(self.shapes, here, shapes)
+        parts = {name: round(densities[name] * size * 2**20) for name, size in sizes.items()}
+        counts = spread_in_proportion(sizes, parts, kept)
+        packed = {name: _draw(seed, name, shape, counts[name]) for name, shape in shapes.items()}
+        fitting = {name: tuple(shape) for name, shape in shapes.items()}
+        spread = self._of(replace(self._content, shapes=fitting, packed=packed))
+        return spread.with_provenance(spread_onto={"seed": int(seed)})
 
     def save(self, path: Path | str) -> None:
         """Write the architecture to a file, by convention `….arch.safetensors`.

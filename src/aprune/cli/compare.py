@@ -48,6 +48,13 @@ def compare(
             metavar="A,B,…", help="Of these also with the connections of each layer shuffled."
         ),
     ] = None,
+    onto: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Retrain this parent instead, with the densities of the layers alone.",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Repetitions.")] = 3,
     lrs: Annotated[
         str | None,
@@ -93,6 +100,7 @@ def compare(
         settings=make_methods(compared, settings or []),
         sparsities=tuple(option.read_sparsities(sparsity)),
         reshuffled=tuple(option.read_list(reshuffled, "--reshuffled")) if reshuffled else (),
+        onto=onto,
         seeds=tuple(range(seeds)),
         lrs=tuple(option.read_numbers(lrs, "--lrs")) if lrs is not None else (),
         mixups=tuple(option.read_numbers(mixups, "--mixups")) if mixups is not None else (),
@@ -102,6 +110,8 @@ def compare(
     option.check_recipe(steps=steps)
     option.check_recipe(steps=search_steps)
     option.check_parent(parent)
+    if onto is not None:
+        option.check_parent(onto)
     choose_device(device)
     with output_folder(out):
         frame = compare(comparison, out, device=device, time_limit=time_limit)

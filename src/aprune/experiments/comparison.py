@@ -19,6 +19,7 @@ from aprune.experiments.plan import DENSE, Arm, Comparison, Plan, TaskChoice, Tr
 from aprune.experiments.run import SearchRun, TransferRun, retrain_all
 from aprune.experiments.store import Store
 from aprune.files import check_writable, writing
+from aprune.maths.select import keep_count
 from aprune.progress import Advance, Clock, bar
 from aprune.training import choose_device
 
@@ -105,6 +106,7 @@ def _write_more(frame: "pd.DataFrame", densities: "pd.DataFrame", out: Path) -> 
 _COLUMNS = {
     "figure": "str",
     "parent": "str",
+    "onto": "str",
     "protocol": "str",
     "method": "str",
     "reshuffled": "bool",
@@ -219,9 +221,12 @@ class _Work:
         if run.search is not None:
             place = run.search.sparsities.index(run.sparsity)
             connections, empty = search["connections"][place], search["empty_layers"][place]
+            if self.comparison.onto is not None:
+                connections = keep_count(self.plan.count_connections(run.task), run.sparsity)
         return {
             "figure": self.comparison.figure,
             "parent": self.comparison.parent,
+            "onto": self.comparison.onto or "",
             "protocol": self.comparison.protocol,
             "method": arm.method,
             "reshuffled": arm.reshuffled,

@@ -15,9 +15,9 @@ from aprune.experiments.run import SearchRun, TransferRun
 from aprune.initialise import Scheme
 from aprune.maths.select import check_sparsity
 from aprune.methods import METHODS, Method, find_method
-from aprune.parents import build_parent, parent_for, parent_names
 from aprune.tasks import Task, load_task
 from aprune.training import Recipe
+from aprune.training.network import outline_for
 
 DENSE = "dense"
 _PAPER_LR = 0.1  # c of the paper's c/√i, for which it gives no number
@@ -122,6 +122,8 @@ class Comparison:
             chosen for each method. `paper`: weights from N(0, ε²) and one falling rate of plain SGD for
             all, as the paper prints it; where it gives no number, a usual one.
         figure: What the rows are marked with.
+        onto: Another parent, to retrain in: it gets connections at random places, with the density of
+            each layer from the architectures that were found in `parent`.
         reshuffled: Methods whose architectures are also retrained with the connections of each layer in
             random places: what is left of them is how many each layer keeps.
 
@@ -147,6 +149,7 @@ class Comparison:
     mixups: tuple[float, ...] = ()
     tuning_task: TaskChoice | None = None
     tuning_seeds: tuple[int, ...] = ()
+    onto: str | None = None
     reshuffled: tuple[str, ...] = ()
     protocol: Protocol = "fair"
     figure: str = ""
@@ -164,6 +167,11 @@ class Comparison:
                     f"{name!r} cannot be reshuffled: expected some of the methods that are compared,"
                     f" {', '.join(method for method in self.methods if method != DENSE)}"
                 )
+        if self.onto is not None and self.reshuffled:
+            raise SettingError(
+                f"{', '.join(self.reshuffled)} is to be reshuffled, but what is carried onto another"
+                " parent is in random places anyhow: leave one of the two out"
+            )
         if not self.tuning_seeds:
             object.__setattr__(self, "tuning_seeds", self.seeds[:_TUNING_SEEDS])
         for what in ("methods", "sparsities", "seeds", "tuning_seeds"):
@@ -204,7 +212,8 @@ class Plan:
         self.comparison, self.device = comparison, device
         self._tasks: dict[tuple[TaskChoice, int], Task] = {}
         self._held_out: dict[int, Task] = {}
-        self._networks: dict[tuple[tuple[int, int, int], int], nn.Module] = {}
+        self._networks: dict[tuple[str, tuple[int, int, int], int], nn.Module] = {}
+        self._retrained = comparison.onto or comparison.parent
 
     def trials(self) -> list[Trial]:
         """Return all that each method may choose from, in the order in which it was given."""
@@ -223,7 +232,7 @@ class Plan:
         if method == DENSE:
             return None
         task = self._task(c.search_task, seed)
-        recipe = Recipe.for_search(self._network(task), task).but(
+        recipe = Recipe.for_search(self._network(task, c.parent), task).but(
             steps=c.search_steps, batch=c.search_batch, lr=c.search_lr
         )
         return SearchRun(c.parent, c.method(method), task, recipe, c.sparsities, seed)
@@ -241,19 +250,22 @@ class Plan:
         return self._transfer(arm, seed, trial, task)
 
     def count_connections(self, task: Task) -> int:
-        """Return the number of connections of the dense parent."""
-        return sum(p.numel() for p in find_connections(self._network(task)).values())
+        """Return the number of connections of the dense parent that is retrained."""
+        return sum(
+            p.numel() for p in find_connections(self._network(task, self._retrained)).values()
+        )
 
     def _transfer(self, arm: Arm, seed: int, trial: Trial, task: Task) -> TransferRun:
         recipe = self._recipe(task).but(lr=trial.lr, mixup=trial.mixup)
         search = self.search(arm.method, seed)
-        parent = self.comparison.parent
         init: Scheme = "normal" if self.comparison.protocol == "paper" else "auto"
-        return TransferRun(parent, search, arm.sparsity, task, recipe, seed, arm.reshuffled, init)
+        return TransferRun(
+            self._retrained, search, arm.sparsity, task, recipe, seed, arm.reshuffled, init
+        )
 
     def _recipe(self, task: Task) -> Recipe:
         c = self.comparison
-        usual = Recipe.for_transfer(self._network(task), task)
+        usual = Recipe.for_transfer(self._network(task, self._retrained), task)
         if c.protocol == "paper":
             usual = Recipe(
                 steps=usual.steps,
@@ -271,13 +283,9 @@ class Plan:
             self._tasks[key] = choice.load(seed).to(self.device)
         return self._tasks[key]
 
-    def _network(self, task: Task) -> nn.Module:
-        """Return the parent for a look at its layers; without storage if it is one of aprune's."""
-        parent, key = self.comparison.parent, (task.shape, task.num_classes)
+    def _network(self, task: Task, parent: str) -> nn.Module:
+        """Return a parent for a look at its layers."""
+        key = (parent, task.shape, task.num_classes)
         if key not in self._networks:
-            if parent in parent_names():
-                with torch.device("meta"):
-                    self._networks[key] = build_parent(parent, task)
-            else:
-                self._networks[key] = parent_for(parent, task)
+            self._networks[key] = outline_for(parent, task)
         return self._networks[key]

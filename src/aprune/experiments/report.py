@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aprune.experiments import style
 from aprune.maths.statistics import Interval, paired_interval, summarise
@@ -107,7 +107,7 @@ def write_table(frame: "pd.DataFrame") -> str:
     first = frame.iloc[0]
     table = tabulate(frame)
     lines = [
-        f"Parent {first['parent']}, {first['images']} training images. Accuracy on the test images of"
+        f"Parent {_parents(first)}, {first['images']} training images. Accuracy on the test images of"
         " the new task, mean ± standard deviation over seeds; AP − method is the mean of the"
         f" differences seed by seed, with its 95 % interval from {FEWEST} seeds on.",
         "",
@@ -218,11 +218,16 @@ def _finish(axes: "Axes", frame: "pd.DataFrame", *, columns: int) -> None:
     first = frame.iloc[0]
     seeds = frame["seed"].nunique()
     count = "1 seed" if seeds == 1 else f"{seeds} seeds"
-    axes.set_title(f"{first['parent']}, {first['images']} images, {count}")
+    axes.set_title(f"{_parents(first)}, {first['images']} images, {count}")
     # below the axes: inside, it would lie on the dense parent's band
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.legend(loc="outside lower center", ncols=columns)
+
+
+def _parents(row: "pd.Series[Any]") -> str:
+    onto = row.get("onto")
+    return f"{row['parent']} → {onto}" if onto else str(row["parent"])
 
 
 def _runs(frame: "pd.DataFrame", method: str, sparsity: float) -> "pd.DataFrame":

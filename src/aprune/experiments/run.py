@@ -9,6 +9,7 @@ import torch
 
 from aprune.architecture import Architecture
 from aprune.bulk import transfer_many
+from aprune.connections import find_connections, shapes_of
 from aprune.errors import SearchError, TrainingError
 from aprune.experiments.store import Store
 from aprune.finding import search
@@ -19,6 +20,7 @@ from aprune.progress import Clock
 from aprune.retraining import Retraining
 from aprune.tasks import Task
 from aprune.training import Recipe, describe_settings
+from aprune.training.network import outline_for
 
 _VERSION = 3  # raised when the same settings come to mean something else
 
@@ -130,7 +132,8 @@ class TransferRun:
     """One retraining.
 
     Attributes:
-        parent: Name of the parent.
+        parent: Name of the parent that is retrained. If it is not the one that was searched, it gets
+            the densities of the layers alone.
         search: Where the architecture comes from; None retrains the dense parent.
         sparsity: Of the architecture; 0 for the dense parent.
         task: The new task; its test images are what the accuracy is of.
@@ -200,8 +203,7 @@ def retrain_all(
             if run.search is not None and found is None:
                 yield run, _keep(store, run, _result(failed="the search died"), device)
             else:
-                if found is not None and run.reshuffled:
-                    found = found.shuffle(derive_seed(run.seed, "reshuffle"))
+                found = _prepare(run, found)
                 retraining = Retraining(found, run.parent, run.task, run.seed, run.recipe, run.init)
                 todo[retraining] = run
     together = transfer_many(list(todo), device=device, progress=False, time_limit=clock.left)
@@ -215,6 +217,17 @@ def retrain_all(
                 curve=trained.curve.thinned(),
             )
         yield todo[retraining], _keep(store, todo[retraining], result, device)
+
+
+def _prepare(run: TransferRun, found: Architecture | None) -> Architecture | None:
+    """Move connections within their layers, or onto another parent, if a run asks for it."""
+    if found is None or run.search is None:
+        return None
+    if run.parent != run.search.parent:
+        shapes = shapes_of(find_connections(outline_for(run.parent, run.task)))
+        seed = derive_seed(run.seed, "onto")
+        return found.spread_onto(shapes, sparsity=run.sparsity, seed=seed)
+    return found.shuffle(derive_seed(run.seed, "reshuffle")) if run.reshuffled else found
 
 
 def _result(

@@ -175,20 +175,47 @@ def spread_erk(shapes: Mapping[str, tuple[int, ...]], kept: int) -> dict[str, in
         {'wide': 1600, 'last': 400}
     """
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    return spread_in_proportion(sizes, {n: sum(shape) or 1 for n, shape in shapes.items()}, kept)
+
+
+def spread_in_proportion(
+    sizes: Mapping[str, int], parts: Mapping[str, int], kept: int
+) -> dict[str, int]:
+    """Share `kept` connections out in proportion to `parts`, but to none more than its size.
+
+    What a full tensor cannot take goes to the others in their proportions; what tensors without a part
+    have to take is shared out evenly among them.
+
+    Args:
+        sizes: the number of connections of each tensor.
+        parts: whole numbers, none of them negative.
+        kept: how many to keep in all.
+
+    Returns:
+        A number for each tensor, at most its size; their sum is `kept`.
+
+    Example:
+        >>> spread_in_proportion({"a": 100, "b": 10}, {"a": 1, "b": 1}, 50)
+        {'a': 40, 'b': 10}
+    """
     _check_kept(kept, sum(sizes.values()))
-    parts = {name: sum(shape) or 1 for name, shape in shapes.items()}
-    counts: dict[str, int] = {}
-    while parts:
-        left = kept - sum(counts.values())
-        total = sum(parts.values())
-        full = [name for name, part in parts.items() if left * part >= sizes[name] * total]
+    counts = {name: 0 for name, part in parts.items() if part == 0}
+    left, open_ = kept, {name: part for name, part in parts.items() if part}
+    while open_:
+        total = sum(open_.values())
+        full = [name for name, part in open_.items() if left * part >= sizes[name] * total]
         if not full:
-            counts |= _share(left, parts)
+            counts |= _share(left, open_)
+            left = 0
             break
         for name in full:
             counts[name] = sizes[name]
-            del parts[name]
-    return {name: counts[name] for name in shapes}
+            left -= sizes[name]
+            del open_[name]
+    if left:
+        empty = {name: sizes[name] for name, part in parts.items() if part == 0}
+        counts |= spread_evenly(empty, left)
+    return {name: counts[name] for name in sizes}
 
 
 def _share(kept: int, parts: Mapping[str, int]) -> dict[str, int]:

@@ -33,3 +33,11 @@ def network_for(
             network = build_parent(parent, task)
         return place(network.to_empty(device=device), device)
     return place(parent_for(parent, task, seed=seed), device)
+
+
+def outline_for(parent: Parent, task: Task) -> nn.Module:
+    """Return a network for a look at its layers: of aprune's own parents, one without storage."""
+    if isinstance(parent, str) and parent in parent_names():
+        with torch.device("meta"):
+            return build_parent(parent, task)
+    return parent_for(parent, task)
