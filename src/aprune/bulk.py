@@ -119,7 +119,7 @@ def _make_lane(retraining: Retraining, where: torch.device, engine: EngineName, 
     model = _build(retraining, where)
     recipe = retraining.recipe or Recipe.for_transfer(model, retraining.task)
     # side by side they leave less idle time that compiled code could save
-    steps = runs * recipe.steps // max(_AT_A_TIME)
+    steps = runs * recipe.steps // _AT_A_TIME[_is_small(model)]
     return Lane(model, engine=choose_engine(engine, model, steps))
 
 
@@ -142,11 +142,19 @@ def _count(model: nn.Module, where: torch.device) -> int:
     """Return how many networks such as `model` to train side by side."""
     if where.type != "cuda":
         return 1
-    size = sum(p.numel() for p in model.parameters())
+    size = _size(model)
     # weights, momenta, masks and what merged layers keep, in bytes; and room for images in between
     each = 24 * size + 2**30
     free, _ = torch.cuda.mem_get_info(where)
-    return max(1, min(_AT_A_TIME[size < _LARGE], free // each))
+    return max(1, min(_AT_A_TIME[_is_small(model)], free // each))
+
+
+def _is_small(model: nn.Module) -> bool:
+    return _size(model) < _LARGE
+
+
+def _size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 @dataclass

@@ -11,6 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from aprune.experiments import questions
+from aprune.experiments.comparison import Comparison, TaskChoice
+
 SMALL = (
     *("compare", "--parent", "mlp", "--from", "digits", "--from-classes", "0,1", "--to", "digits"),
     *(
@@ -103,6 +106,11 @@ def test_compare_stops_in_time(aprune: Callable[..., Any], tmp_path: Path) -> No
         (("--images", "99999"), ["99999", "at most"]),
         (("--from-classes", "0,,1"), ["--from-classes"]),
         (("--device", "abacus"), ["'abacus'"]),
+        (("--onto", "mpl"), ["'mpl'"]),
+        (("--set", "rounds=3"), ["'rounds=3'", "METHOD.NAME=VALUE"]),
+        (("--set", "imp.rounds=3"), ["'imp.rounds=3'", "one of random"]),
+        (("--set", "random.spread=thin"), ["'thin'"]),
+        (("--preset", "tasks"), ["--preset tasks", "leave out"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -117,6 +125,29 @@ def test_compare_refuses(
     given = (*SMALL, "--methods", "random", *options, "--out", tmp_path / "out")
     aprune(*given).assert_refused(*words)
     assert [path for path in list_tree() if path.suffix == ".parquet"] == []
+
+
+def test_compare_needs_something_to_compare(aprune: Callable[..., Any]) -> None:
+    aprune("compare", "--parent", "mlp").assert_refused("--from", "--preset")
+    aprune("compare", "--preset", "life").assert_refused("'life'", "parents, tasks")
+    aprune("compare", "--preset", "parents").assert_refused("APRUNE_DATA")
+
+
+def test_presets_have_a_folder_for_each_comparison(
+    aprune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = TaskChoice("digits", classes=(0, 1), images=20)
+    tiny = Comparison(
+        "logistic", digits, digits, ("random",), (0.5,), (0,), lrs=(0.1,), retrain_steps=5
+    )
+    two = {"first": tiny, "second": replace(tiny, seeds=(0, 1))}
+    monkeypatch.setattr(questions, "QUESTIONS", {"some": lambda seeds: two})
+    ended = aprune("compare", "--preset", "some", "--out", tmp_path)
+    assert ended.status == 0
+    assert ended.out.index("first") < ended.out.index("second")
+    assert len(pd.read_parquet(tmp_path / "second" / "rows.parquet")) == 2
+    document = json.loads(aprune("compare", "--preset", "some", "--out", tmp_path, "--json").out)
+    assert [len(part["rows"]) for part in document.values()] == [1, 2]
 
 
 def test_compare_where_nothing_can_be_written(aprune: Callable[..., Any], tmp_path: Path) -> None:

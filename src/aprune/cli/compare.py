@@ -1,13 +1,14 @@
 """`aprune compare`: methods side by side on one pair of tasks."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from aprune.cli import option
 from aprune.cli.methods import make_methods
 from aprune.cli.output import complain_of, output_folder, print_json, print_table, say
+from aprune.errors import SettingError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,14 +22,24 @@ EXAMPLE = (
 
 def compare(
     parent: Annotated[
-        str, typer.Option(metavar="NAME", help="Where to search: mlp, vgg19_bn, …, module:factory.")
-    ],
+        str | None,
+        typer.Option(metavar="NAME", help="Where to search: mlp, vgg19_bn, …, module:factory."),
+    ] = None,
     search_task: Annotated[
-        str, typer.Option("--from", metavar="TASK", help="What to search on: digits, cifar10, …")
-    ],
+        str | None,
+        typer.Option("--from", metavar="TASK", help="What to search on: digits, cifar10, …"),
+    ] = None,
     new_task: Annotated[
-        str, typer.Option("--to", metavar="TASK", help="What to retrain on and to be judged on.")
-    ],
+        str | None,
+        typer.Option("--to", metavar="TASK", help="What to retrain on and to be judged on."),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="In place of all these, and of all but --seeds: parents or tasks, for a GPU.",
+        ),
+    ] = None,
     from_classes: Annotated[
         str | None, typer.Option(metavar="N|A,B,…", help="Classes of the search; else all.")
     ] = None,
@@ -91,6 +102,16 @@ def compare(
     from aprune.experiments.comparison import Comparison, TaskChoice, compare
     from aprune.training import choose_device
 
+    choose_device(device)
+    if preset is not None:
+        if parent or search_task or new_task:
+            raise SettingError(
+                f"--preset {preset} says what is compared: leave out --parent and tasks"
+            )
+        _answer(preset, seeds, out, device=device, time_limit=time_limit, json=json)
+        return
+    if parent is None or search_task is None or new_task is None:
+        raise SettingError("nothing to compare: give --parent, --from and --to, or a --preset")
     compared = option.read_list(methods, "--methods")
     comparison = Comparison(
         parent=parent,
@@ -112,11 +133,34 @@ def compare(
     option.check_parent(parent)
     if onto is not None:
         option.check_parent(onto)
-    choose_device(device)
     with output_folder(out):
         frame = compare(comparison, out, device=device, time_limit=time_limit)
-    _print(frame, out, as_json=json)
+    if json:
+        print_json(_document(frame, out))
+    else:
+        _print(frame, out)
     complain_of(frame.attrs)
+
+
+def _answer(
+    preset: str, seeds: int, out: Path, *, device: str, time_limit: float | None, json: bool
+) -> None:
+    """Do the comparisons of a preset one after another, each in a folder of its own."""
+    from aprune.experiments.comparison import compare
+    from aprune.experiments.questions import ask
+    from aprune.progress import Clock
+
+    clock, documents = Clock(time_limit), {}
+    for name, comparison in ask(preset, seeds).items():
+        with output_folder(out / name):
+            frame = compare(comparison, out / name, device=device, time_limit=clock.left)
+        documents[name] = _document(frame, out / name)
+        if not json:
+            say(name)
+            _print(frame, out / name)
+        complain_of(frame.attrs)
+    if json:
+        print_json(documents)
 
 
 def _fixed(text: str | None, option_name: str) -> int | tuple[str, ...] | None:
@@ -124,14 +168,15 @@ def _fixed(text: str | None, option_name: str) -> int | tuple[str, ...] | None:
     return tuple(classes) if isinstance(classes, list) else classes
 
 
-def _print(frame: "pd.DataFrame", out: Path, *, as_json: bool) -> None:
-    if as_json:
-        import json
+def _document(frame: "pd.DataFrame", out: Path) -> dict[str, Any]:
+    import json
 
-        # pandas writes nan as null, which JSON has no other word for
-        rows = json.loads(frame.to_json(orient="records", double_precision=15))
-        print_json({"out": str(out), "complete": frame.attrs["complete"], "rows": rows})
-        return
+    # pandas writes nan as null, which JSON has no other word for
+    rows = json.loads(frame.to_json(orient="records", double_precision=15))
+    return {"out": str(out), "complete": frame.attrs["complete"], "rows": rows}
+
+
+def _print(frame: "pd.DataFrame", out: Path) -> None:
     if len(frame) == 0:
         say("No retraining is finished yet.")
         return

@@ -1,0 +1,61 @@
+"""The questions that the paper leaves open: each differs from its main experiment in one thing."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from aprune.errors import SettingError
+from aprune.experiments import paper, questions
+
+
+def changed(question: str, seeds: int = 5) -> dict[str, set[str]]:
+    """Name the fields in which the comparisons of a question differ from figure 5 of the paper."""
+    main = paper.plan("figure5", "vgg19_bn", seeds=seeds)
+    usual = {"sparsities", "reshuffled", "tuning_seeds", "figure"}  # how, not what
+    return {
+        name: {
+            field.name
+            for field in dataclasses.fields(comparison)
+            if getattr(comparison, field.name) != getattr(main, field.name)
+        }
+        - usual
+        for name, comparison in questions.ask(question, seeds).items()
+    }
+
+
+@pytest.fixture
+def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = SimpleNamespace(classes=("apple", "whale", "bus", "tank", "wolf"))
+    monkeypatch.setattr(questions, "load_task", lambda name: there)
+
+
+def test_other_parents_differ_in_nothing_else() -> None:
+    assert changed("parents") == {key: {"parent"} for key in ("vgg16_bn", "resnet18", "resnet50")}
+
+
+@pytest.mark.usefixtures("few_classes")
+def test_other_tasks_differ_in_nothing_else() -> None:
+    assert changed("tasks") == {
+        "cifar10-mnist": {"new_task"},
+        "mnist-cifar100": {"search_task"},
+        "animals-vehicles": {"search_task", "new_task"},
+    }
+    asked = questions.ask("tasks", seeds=1)
+    animals = asked["animals-vehicles"]
+    assert animals.search_task.classes == ("whale", "wolf")  # those that there are images of
+    assert animals.new_task.classes == ("bus", "tank")
+    assert asked["cifar10-mnist"].new_task.size == 32  # a VGG reads nothing smaller
+    assert {comparison.new_task.images for comparison in asked.values()} == {500}
+    assert animals.seeds == (0,)
+
+
+def test_animals_are_no_vehicles() -> None:
+    animals, vehicles = questions._ANIMALS.split(), questions._VEHICLES.split()
+    assert (len(animals), len(vehicles)) == (45, 10)
+    assert len({*animals, *vehicles}) == 55
+
+
+def test_an_unknown_question() -> None:
+    with pytest.raises(SettingError, match="unknown preset 'life': expected one of parents, tasks"):
+        questions.ask("life")
