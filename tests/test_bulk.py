@@ -13,8 +13,6 @@ from aprune.errors import TrainingError
 from aprune.tasks import Task
 from helpers import other_world
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 QUICK = Recipe(steps=7, lr=0.1, batch=16)
 OLD = load_task("digits", classes=[0, 1, 2])
 

@@ -2,16 +2,11 @@
 
 from statistics import mean
 
-import pytest
-
 from aprune import AP, Random, Recipe, find, load_task, transfer
 from aprune.methods import Method
 
 SEEDS = range(4)
 SPARSITIES = (0.98, 0.99)
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def retrained(method: Method, seed: int) -> list[float]:

@@ -115,9 +115,6 @@ def _split(line: str) -> list[str]:
 COMMANDS = [command for block in BLOCKS if block.kind in SHELL for command in read_commands(block)]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def test_every_document_is_there() -> None:
     names = {str(path.relative_to(ROOT)) for path in FILES}
     assert names >= {

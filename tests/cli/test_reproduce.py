@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SMALL = ("--scale", "small", "--parent", "logistic", "--budget", "quick", "--seeds", 1)
 SMALL += ("--sparsity", "0.5", "--device", "cpu")
 

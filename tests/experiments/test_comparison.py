@@ -43,9 +43,6 @@ DENSE = plan.Arm("dense", 0.0)
 SIZE = 9 + 7 * (2 + 2)  # searches of 3 methods × seeds 0, 1, 7; 7 arms × (2 rates + 2 seeds)
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.fixture
 def no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare the time that figures take where they are not looked at."""

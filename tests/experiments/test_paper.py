@@ -19,8 +19,6 @@ from aprune.experiments.plan import Comparison, Plan, TaskChoice
 from aprune.methods import IMP
 from aprune.training import choose_device
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 CPU = choose_device("cpu")
 
 

@@ -131,7 +131,6 @@ def test_each_sparsity_is_searched_for_from_the_start() -> None:
     assert both[1].overlap(both[0]).of_first < 1  # so they need not be nested
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_digits_are_read_with_random_weights() -> None:
     found = search(
         "mlp",

@@ -27,8 +27,6 @@ from aprune.training.masked import Lane, fit_masked
 from aprune.training.shadow import computes_narrowly
 from helpers import other_world
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 RECIPE = Recipe(steps=6, lr=0.05, batch=8, schedule="constant")
 RECIPES = {
     "clipped": RECIPE.but(clip=0.2),
