@@ -40,7 +40,7 @@ def compare(
 ) -> "pd.DataFrame":
     """Do a comparison, or what is left of it, and write rows, a table and figures.
 
-    They are `rows.parquet`, `table.md` and `comparison`; unless it is a figure of the paper, also who
+    They are `rows.parquet`, `table.md` and `comparison`; unless it has the name of a figure, also who
     beats whom (`matrix`), accuracy against the steps of the search (`cost`), and how dense the layers
     are (`densities`, with rows).
 

@@ -38,6 +38,7 @@ SETTING = Comparison(
     search_steps=500,
     retrain_steps=200,
     lrs=(0.1,),
+    figure="demo",
 )
 
 HEADLINE = 0.98
