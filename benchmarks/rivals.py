@@ -3,15 +3,14 @@
 Each prepares a network in place; it is then trained like a dense one.
 """
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize, prune
+from torch.nn.utils import prune
 
 import aprune as ap
+from aprune.connections import parametrise
 from aprune.methods.ap import _draw_w
+from aprune.methods.edge_popup import Popup, draw_scores
 from aprune.training.device import place
 
 KEPT = 0.1  # fraction of the connections that the pruned rivals leave
@@ -44,42 +43,11 @@ def prune_at_random(model: nn.Module) -> None:
     place(model, device)
 
 
-class KeepTop(torch.autograd.Function):
-    """1 for the largest scores of a layer by magnitude, else 0; the gradient goes straight through."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor) -> Tensor:  # noqa: ARG004
-        size = scores.abs()
-        kept = max(1, round(KEPT * size.numel()))
-        least = size.flatten().topk(kept, sorted=False).values.min()  # quicker than a whole sort
-        return (size >= least).to(scores.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
-        return grad
-
-
-class EdgePopup(nn.Module):
-    """Ramanujan et al. 2020, "What's hidden in a randomly weighted neural network?"."""
-
-    def __init__(self, scores: Tensor) -> None:
-        super().__init__()
-        self.scores = nn.Parameter(scores)
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight * KeepTop.apply(self.scores)
-
-
 def pop_edges_up(model: nn.Module) -> None:
+    """Ramanujan et al. 2020, as `aprune.EdgePopup` does it."""
     connections = ap.find_connections(model)
     model.requires_grad_(False)
     for name, weight in connections.items():
-        bound = 1 / math.sqrt(weight[0].numel())
-        scores = torch.empty_like(weight, requires_grad=False).uniform_(-bound, bound)
-        parametrise(model, name, EdgePopup(scores))
-
-
-def parametrise(model: nn.Module, name: str, shown: nn.Module) -> None:
-    owner, _, leaf = name.rpartition(".")
-    # unsafe leaves out a trial run
-    parametrize.register_parametrization(model.get_submodule(owner), leaf, shown, unsafe=True)
+        generator = torch.Generator(weight.device).manual_seed(0)
+        kept = max(1, round(KEPT * weight.numel()))
+        parametrise(model, name, Popup(draw_scores(weight.detach(), generator), kept))

@@ -110,7 +110,7 @@ def test_compare_stops_in_time(aprune: Callable[..., Any], tmp_path: Path) -> No
         (("--set", "rounds=3"), ["'rounds=3'", "METHOD.NAME=VALUE"]),
         (("--set", "imp.rounds=3"), ["'imp.rounds=3'", "one of random"]),
         (("--set", "random.spread=thin"), ["'thin'"]),
-        (("--preset", "tasks"), ["--preset tasks", "leave out"]),
+        (("--preset", "tasks"), ["--preset", "leave out --parent"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -129,6 +129,7 @@ def test_compare_refuses(
 
 def test_compare_needs_something_to_compare(aprune: Callable[..., Any]) -> None:
     aprune("compare", "--parent", "mlp").assert_refused("--from", "--preset")
+    aprune("compare", "--preset", "tasks", "--steps", 5).assert_refused("leave out --steps")
     aprune("compare", "--preset", "life").assert_refused("'life'", "parents, tasks")
     aprune("compare", "--preset", "parents").assert_refused("APRUNE_DATA")
 

@@ -13,7 +13,6 @@ from aprune import Recipe, find, load_task
 from aprune.errors import SettingError
 from aprune.methods import ERK, SET, RigL
 from aprune.methods.dynamic import exchange
-from aprune.methods.set import _at_random
 from aprune.training import Curve, Hook, fit
 
 TASK = load_task("digits", classes=[0, 1, 2], images=60, seed=0)
@@ -171,7 +170,7 @@ def test_set_brings_each_of_the_others_equally_often() -> None:
     generator, draws = torch.Generator().manual_seed(0), 1200
     hits = torch.zeros(12)
     for _ in range(draws):
-        hits += exchange(weight, weight != 0, gradient, 0.5, _at_random, generator)
+        hits += exchange(weight, weight != 0, gradient, 0.5, SET().grow, generator)
     assert hits[:4].tolist() == [draws, draws, 0, 0]
     # two of eight each time: 300 on average, with a standard deviation of √(1200·¼·¾) = 15
     assert (hits[4:] - 300).abs().max() < 4 * 15

@@ -12,7 +12,7 @@ from aprune.connections import parametrise
 from aprune.finding import search
 from aprune.initialise import initialise
 from aprune.methods import EdgePopup
-from aprune.methods.edge_popup import _Popup
+from aprune.methods.edge_popup import Popup
 from aprune.training import Curve, Hook, fit
 
 TASK = load_task("digits", classes=[0, 1, 2], images=60, seed=0)
@@ -81,7 +81,7 @@ def test_weights_stay_as_drawn_all_of_one_size_that_makes_up_for_density(parent:
 def test_the_gradient_goes_straight_through_the_top_k() -> None:
     layer = nn.Linear(2, 2, bias=False)
     layer.weight.data = torch.tensor([[2.0, -3.0], [5.0, -7.0]])
-    popup = _Popup(torch.tensor([[0.4, -0.1], [0.2, -0.3]]), 2)
+    popup = Popup(torch.tensor([[0.4, -0.1], [0.2, -0.3]]), 2)
     parametrise(layer, "weight", popup)
     out = layer(torch.tensor([1.0, 10.0]))
     assert out.tolist() == [2.0, -70.0]  # only 2 and −7 are on
@@ -96,7 +96,7 @@ def test_a_layer_sees_the_weights_with_the_largest_scores(kept: int) -> None:
     scores = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     weight = torch.arange(1.0, 13.0).view(3, 4)
     expected = weight * torch.tensor(largest(scores, kept)).view(3, 4)
-    assert torch.equal(_Popup(scores, kept)(weight), expected)
+    assert torch.equal(Popup(scores, kept)(weight), expected)
 
 
 def test_every_step_sees_the_top_of_its_own_scores_and_the_last_are_found(

@@ -21,6 +21,7 @@ EXAMPLE = (
 
 
 def compare(
+    context: typer.Context,
     parent: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Where to search: mlp, vgg19_bn, …, module:factory."),
@@ -104,10 +105,7 @@ def compare(
 
     choose_device(device)
     if preset is not None:
-        if parent or search_task or new_task:
-            raise SettingError(
-                f"--preset {preset} says what is compared: leave out --parent and tasks"
-            )
+        _check_alone(context)
         _answer(preset, seeds, out, device=device, time_limit=time_limit, json=json)
         return
     if parent is None or search_task is None or new_task is None:
@@ -140,6 +138,20 @@ def compare(
     else:
         _print(frame, out)
     complain_of(frame.attrs)
+
+
+_BESIDE_A_PRESET = ("preset", "seeds", "out", "time_limit", "device", "json")
+
+
+def _check_alone(context: typer.Context) -> None:
+    """Raise if an option is given that a preset would pass over in silence."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in _BESIDE_A_PRESET and source is not None and source.name == "COMMANDLINE":
+            raise SettingError(
+                f"a --preset says itself what is compared: leave out {parameter.opts[0]}"
+            )
 
 
 def _answer(
@@ -184,7 +196,5 @@ def _print(frame: "pd.DataFrame", out: Path) -> None:
 
     table = tabulate(frame)
     print_table(table.header, table.rows, left=("method",))
-    say(
-        f"In {out}: rows and table; figures of accuracy (comparison.png), who beats whom (matrix.png),"
-        " cost (cost.png) and layers (densities.png)"
-    )
+    figures = ", ".join(sorted(path.name for path in out.glob("*.png")))
+    say(f"In {out}: rows.parquet, table.md, {figures}")

@@ -6,6 +6,8 @@ layer, with weights of zero. The number of connections of a layer stays what it 
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from aprune.initialise import initialise
 from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_largest
 from aprune.methods.erk import draw_erk
-from aprune.methods.protocol import Masks, Outcome, Problem, masked_state
+from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
 from aprune.training import Curve, KeepMasked, fit, no_more_than_captured
 
 Grow = Callable[[Tensor, torch.Generator], Tensor]
@@ -25,79 +27,78 @@ Grow = Callable[[Tensor, torch.Generator], Tensor]
 _EXCHANGES = 50  # in a search that leaves their number open
 
 
-def check(every: int | None, fraction: float, until: float) -> None:
-    """Raise if settings make no sense."""
-    if every is not None and every < 1:
-        raise SettingError(f"every is {every}: expected at least 1 step")
-    if not 0 < fraction < 1:
-        raise SettingError(f"fraction is {fraction}: expected a number between 0 and 1")
-    if not 0 < until <= 1:
-        raise SettingError(f"until is {until}: expected a number above 0, and 1 at most")
+@dataclass(frozen=True)
+class Dynamic(Method):
+    """Settings and search of such a method; a subclass says what comes in, and how many.
 
-
-def search_dynamically(
-    problem: Problem,
-    title: str,
-    *,
-    every: int | None,
-    until: float,
-    moves: Callable[[float], float],
-    grow: Grow,
-) -> Outcome:
-    """Train with exchanges, once for each sparsity.
-
-    Args:
-        problem: What to do.
-        title: Of the progress bar.
-        every: Steps between two exchanges; None makes as many as a short search allows, up to 50.
+    Attributes:
+        every: Steps between two exchanges; None makes 50 of them, or as many as there is room for.
+        fraction: Of the connections of a layer that are exchanged.
         until: Fraction of the steps after which connections stay.
-        moves: From the fraction of steps done to the fraction of connections to exchange.
-        grow: Which connections come in.
     """
-    model, recipe, seed = problem.model, problem.recipe, problem.seed
-    last = round(until * recipe.steps)
-    every = max(1, math.ceil(last / _EXCHANGES)) if every is None else every
-    masks: dict[float, Masks] = {}
-    states: dict[float, dict[str, Tensor]] = {}
-    curves: list[Curve] = []
-    for sparsity in problem.sparsities:
-        start = draw_erk(problem, sparsity)
-        initialise(model, start, seed=seed)
-        hook = _Exchange(problem, start, every, last, moves, grow)
-        curves.append(
-            fit(
-                model,
-                problem.task,
-                recipe,
-                seed=seed,
-                hooks=[hook],
-                engine=no_more_than_captured(problem.engine),
-                title=f"{title}, sparsity {sparsity:g}",
-                progress=problem.progress,
+
+    cost: ClassVar[str] = "a training a sparsity"
+    nested: ClassVar[bool] = False
+    every: int | None = None
+    fraction: float = 0.3
+    until: float = 0.75
+
+    def __post_init__(self) -> None:
+        if self.every is not None and self.every < 1:
+            raise SettingError(f"every is {self.every}: expected at least 1 step")
+        if not 0 < self.fraction < 1:
+            raise SettingError(f"fraction is {self.fraction}: expected a number between 0 and 1")
+        if not 0 < self.until <= 1:
+            raise SettingError(f"until is {self.until}: expected a number above 0, and 1 at most")
+
+    def moves(self, done: float) -> float:  # noqa: ARG002
+        """Return the fraction of connections to exchange after that fraction of the steps."""
+        return self.fraction
+
+    def grow(self, gradient: Tensor, generator: torch.Generator) -> Tensor:
+        """Return scores of the connections of a layer: those with the largest come in."""
+        raise NotImplementedError
+
+    def search(self, problem: Problem) -> Outcome:
+        """Train with exchanges, once for each sparsity."""
+        model, recipe, seed = problem.model, problem.recipe, problem.seed
+        masks: dict[float, Masks] = {}
+        states: dict[float, dict[str, Tensor]] = {}
+        curves: list[Curve] = []
+        for sparsity in problem.sparsities:
+            start = draw_erk(problem, sparsity)
+            initialise(model, start, seed=seed)
+            hook = _Exchange(self, problem, start)
+            curves.append(
+                fit(
+                    model,
+                    problem.task,
+                    recipe,
+                    seed=seed,
+                    hooks=[hook],
+                    engine=no_more_than_captured(problem.engine),
+                    title=f"{self.name}, sparsity {sparsity:g}",
+                    progress=problem.progress,
+                )
             )
-        )
-        masks[sparsity] = {name: mask.bool() for name, mask in zip(start, hook.masks, strict=True)}
-        if problem.weights:
-            states[sparsity] = masked_state(model, masks[sparsity])
-    return Outcome(masks, states, curves, searches=len(curves), recipe=recipe, trained=True)
+            masks[sparsity] = {
+                name: mask.bool() for name, mask in zip(start, hook.masks, strict=True)
+            }
+            if problem.weights:
+                states[sparsity] = masked_state(model, masks[sparsity])
+        count = len(curves)
+        return Outcome(masks, states, curves, searches=count, recipe=recipe, trained=True)
 
 
 class _Exchange(KeepMasked):
     """Keeps the weights outside the mask at zero, and exchanges connections every so often."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        masks: Masks,
-        every: int,
-        last: int,
-        moves: Callable[[float], float],
-        grow: Grow,
-    ) -> None:
+    def __init__(self, method: Dynamic, problem: Problem, masks: Masks) -> None:
         device = problem.task.train_labels.device
         super().__init__(problem.model, {name: mask.to(device) for name, mask in masks.items()})
-        self.every, self.last, self.steps = every, last, problem.recipe.steps
-        self.moves, self.grow = moves, grow
+        self.method, self.steps = method, problem.recipe.steps
+        self.last = round(method.until * self.steps)
+        self.every = method.every or max(1, math.ceil(self.last / _EXCHANGES))
         self.gradients = [torch.zeros_like(weight) for weight in self.weights]
         seed = derive_seed(problem.seed, "exchange")
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -119,9 +120,9 @@ class _Exchange(KeepMasked):
             raise TrainingError(
                 f"a gradient is not finite at step {step} of {self.steps}: try a smaller learning rate"
             )
-        fraction = self.moves(done / self.steps)
+        fraction, grow = self.method.moves(done / self.steps), self.method.grow
         for weight, mask, gradient in zip(self.weights, self.masks, self.gradients, strict=True):
-            mask.copy_(exchange(weight, mask.bool(), gradient, fraction, self.grow, self.generator))
+            mask.copy_(exchange(weight, mask.bool(), gradient, fraction, grow, self.generator))
         self.on_update()
 
 

@@ -58,7 +58,7 @@ class EdgePopup(Method):
         for name, weight in problem.connections.items():
             _make_constant(weight.data, kept[name] / weight.numel())
             generator = torch.Generator(weight.device).manual_seed(derive_seed(seed, "s", name))
-            layers[name] = _Popup(_draw_scores(weight.data, generator), kept[name])
+            layers[name] = Popup(draw_scores(weight.data, generator), kept[name])
             parametrise(model, name, layers[name])
         curve = fit(
             model,
@@ -88,7 +88,7 @@ class _KeepTop(torch.autograd.Function):
         return grad[0], None
 
 
-class _Popup(nn.Module):
+class Popup(nn.Module):
     """A parametrisation that shows the weights with the largest scores."""
 
     def __init__(self, scores: Tensor, kept: int) -> None:
@@ -96,6 +96,7 @@ class _Popup(nn.Module):
         self.scores, self.kept = nn.Parameter(scores), kept
 
     def forward(self, weight: Tensor) -> Tensor:
+        """Return the weights that are on; the others are zero."""
         on: Tensor = _KeepTop.apply(self.scores.abs(), self.kept)  # type: ignore[no-untyped-call]
         return weight * on
 
@@ -106,6 +107,7 @@ def _make_constant(weight: Tensor, density: float) -> None:
     weight.copy_(weight.sign() * size)
 
 
-def _draw_scores(weight: Tensor, generator: torch.Generator) -> Tensor:
+def draw_scores(weight: Tensor, generator: torch.Generator) -> Tensor:
+    """Return what the scores of a layer start from."""
     bound = 1 / math.sqrt(max(1, weight[0].numel()))
     return torch.empty_like(weight).uniform_(-bound, bound, generator=generator)

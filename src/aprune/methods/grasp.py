@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aprune.errors import SettingError
 from aprune.methods.protocol import Method, Outcome, Problem
-from aprune.methods.scores import differentiate, fresh_batches
+from aprune.methods.scores import add_up, differentiate, fresh_batches
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ class GraSP(Method):
         """Score every connection once; all sparsities come from the same scores."""
         weights = problem.connections
         batches = fresh_batches(problem, self.batches)
-        slopes = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        for batch in batches:
-            for name, slope in differentiate(self._loss(problem, *batch), weights).items():
-                slopes[name] += slope.detach()
-        bends = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        for batch in batches:
-            here = differentiate(self._loss(problem, *batch), weights, again=True)
-            along = sum((slopes[name].detach() * slope).sum() for name, slope in here.items())
-            assert isinstance(along, Tensor)
-            for name, bend in differentiate(along, weights).items():
-                bends[name] += bend.detach()
+        slopes = add_up(differentiate(self._loss(problem, *b), weights) for b in batches)
+        bends = add_up(self._bend(problem, slopes, *b) for b in batches)
         scores = {name: (bend * weights[name]).detach() for name, bend in bends.items()}
         # the product with the Hessian is a pass forward and back, and one more
         return Outcome(problem.keep_best(scores), passes=3 * self.batches)
+
+    def _bend(
+        self, problem: Problem, slopes: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the product of the Hessian with `slopes`."""
+        weights = problem.connections
+        here = differentiate(self._loss(problem, x, y), weights, again=True)
+        along = torch.stack([(slopes[name] * slope).sum() for name, slope in here.items()]).sum()
+        return differentiate(along, weights)
 
     def _loss(self, problem: Problem, x: Tensor, y: Tensor) -> Tensor:
         with sdpa_kernel(SDPBackend.MATH):  # of attention that can be differentiated twice

@@ -7,12 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aprune.methods.dynamic import check, search_dynamically
-from aprune.methods.protocol import Method, Outcome, Problem
+import torch
+from torch import Tensor
+
+from aprune.methods.dynamic import Dynamic
 
 
 @dataclass(frozen=True)
-class RigL(Method):
+class RigL(Dynamic):
     """RigL.
 
     Attributes:
@@ -25,25 +27,11 @@ class RigL(Method):
     name: ClassVar[str] = "rigl"
     summary: ClassVar[str] = "train sparse: the smallest go, the steepest come"
     source: ClassVar[str] = "Evci 2020"
-    cost: ClassVar[str] = "a training a sparsity"
-    nested: ClassVar[bool] = False
-    every: int | None = None
-    fraction: float = 0.3
-    until: float = 0.75
 
-    def __post_init__(self) -> None:
-        check(self.every, self.fraction, self.until)
-
-    def search(self, problem: Problem) -> Outcome:
-        """Train with exchanges, once for each sparsity."""
-        return search_dynamically(
-            problem,
-            self.name,
-            every=self.every,
-            until=self.until,
-            moves=self._fraction,
-            grow=lambda gradient, _: gradient.abs(),
-        )
-
-    def _fraction(self, done: float) -> float:
+    def moves(self, done: float) -> float:
+        """Return a fraction that falls to zero along a cosine."""
         return self.fraction / 2 * (1 + math.cos(math.pi * min(1.0, done / self.until)))
+
+    def grow(self, gradient: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Return the size of the gradient."""
+        return gradient.abs()

@@ -1,6 +1,6 @@
 """Gradients of an untrained network, for methods that choose before any training."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -42,3 +42,12 @@ def differentiate(
     )
     pairs = zip(tensors.items(), found, strict=True)
     return {name: torch.zeros_like(t) if g is None else g for (name, t), g in pairs}
+
+
+def add_up(gradients: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the sum of the gradients of several batches."""
+    total: dict[str, Tensor] = {}
+    for gradient in gradients:
+        for name, slope in gradient.items():
+            total[name] = total[name] + slope.detach() if name in total else slope.detach()
+    return total

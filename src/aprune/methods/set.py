@@ -10,12 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from aprune.methods.dynamic import check, search_dynamically
-from aprune.methods.protocol import Method, Outcome, Problem
+from aprune.methods.dynamic import Dynamic
 
 
 @dataclass(frozen=True)
-class SET(Method):
+class SET(Dynamic):
     """Sparse evolutionary training.
 
     Attributes:
@@ -27,26 +26,7 @@ class SET(Method):
     name: ClassVar[str] = "set"
     summary: ClassVar[str] = "train sparse: the smallest go, random ones come"
     source: ClassVar[str] = "Mocanu 2018"
-    cost: ClassVar[str] = "a training a sparsity"
-    nested: ClassVar[bool] = False
-    every: int | None = None
-    fraction: float = 0.3
-    until: float = 0.75
 
-    def __post_init__(self) -> None:
-        check(self.every, self.fraction, self.until)
-
-    def search(self, problem: Problem) -> Outcome:
-        """Train with exchanges, once for each sparsity."""
-        return search_dynamically(
-            problem,
-            self.name,
-            every=self.every,
-            until=self.until,
-            moves=lambda _: self.fraction,
-            grow=_at_random,
-        )
-
-
-def _at_random(gradient: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.rand(gradient.shape, generator=generator, device=gradient.device)
+    def grow(self, gradient: Tensor, generator: torch.Generator) -> Tensor:
+        """Return random scores."""
+        return torch.rand(gradient.shape, generator=generator, device=gradient.device)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from aprune.errors import SettingError
 from aprune.methods.protocol import Method, Outcome, Problem
-from aprune.methods.scores import differentiate, fresh_batches
+from aprune.methods.scores import add_up, differentiate, fresh_batches
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,9 @@ class SNIP(Method):
     def search(self, problem: Problem) -> Outcome:
         """Score every connection once; all sparsities come from the same scores."""
         weights = problem.connections
-        total = {name: weight.detach().new_zeros(weight.shape) for name, weight in weights.items()}
-        for x, y in fresh_batches(problem, self.batches):
-            loss = F.cross_entropy(problem.model(x), y)
-            for name, slope in differentiate(loss, weights).items():
-                total[name] += slope
+        total = add_up(
+            differentiate(F.cross_entropy(problem.model(x), y), weights)
+            for x, y in fresh_batches(problem, self.batches)
+        )
         scores = {name: (slope * weights[name].detach()).abs() for name, slope in total.items()}
         return Outcome(problem.keep_best(scores), passes=self.batches)
