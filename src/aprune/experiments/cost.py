@@ -29,10 +29,8 @@ def draw_cost(frame: "pd.DataFrame") -> "Figure":
     sparsities = sparsities_of(frame)
     with style.styled():
         figure = style.make_figure(max(style.COLUMN_WIDTH, 2.4 * len(sparsities)), 2.6)
-        first = None
-        for place, sparsity in enumerate(sparsities):
-            axes = figure.add_subplot(1, len(sparsities), place + 1, sharey=first)
-            first = first or axes
+        panels = figure.subplots(1, len(sparsities), sharey=True, squeeze=False)[0]
+        for axes, sparsity in zip(panels, sparsities, strict=True):
             here = frame[(frame["sparsity"] == sparsity) | (frame["method"] == "dense")]
             for x, method, part in _side_by_side(here):
                 base = method.removesuffix(RESHUFFLED)
@@ -47,14 +45,13 @@ def draw_cost(frame: "pd.DataFrame") -> "Figure":
                     linestyle="",
                     capsize=2,
                     elinewidth=0.8,
-                    label=title_of(method) if place == 0 else None,
+                    label=title_of(method) if axes is panels[0] else None,
                 )
             axes.set_xscale("symlog", linthresh=1)
             axes.set_xlim(left=-0.5)
             axes.set_title(f"sparsity {sparsity:g}")
             axes.set_xlabel("steps of the search")
-        assert first is not None
-        first.set_ylabel("accuracy on the new task")
+        panels[0].set_ylabel("accuracy on the new task")
         figure.legend(loc="outside lower center", ncols=5)
     return figure
 

@@ -27,10 +27,8 @@ def draw_densities(densities: "pd.DataFrame") -> "Figure":
     floor = densities.loc[densities["density"] > 0, "density"].min() / 2
     with style.styled():
         figure = style.make_figure(max(style.COLUMN_WIDTH, 2.6 * len(sparsities)), 2.8)
-        first = None
-        for place, sparsity in enumerate(sparsities):
-            axes = figure.add_subplot(1, len(sparsities), place + 1, sharey=first)
-            first = first or axes
+        panels = figure.subplots(1, len(sparsities), sharey=True, squeeze=False)[0]
+        for axes, sparsity in zip(panels, sparsities, strict=True):
             here = densities[densities["sparsity"] == sparsity]
             for method, part in here.groupby("method", sort=False):
                 colour = style.COLOURS.get(str(method), style.OTHER)
@@ -44,14 +42,13 @@ def draw_densities(densities: "pd.DataFrame") -> "Figure":
                     mean,
                     color=colour,
                     linestyle=style.DASHES.get(str(method), "-"),
-                    label=title_of(str(method)) if place == 0 else None,
+                    label=title_of(str(method)) if axes is panels[0] else None,
                 )
             axes.set_yscale("log")
             axes.set_ylim(floor, 1.2)
             axes.set_title(f"sparsity {sparsity:g}")
             axes.set_xlabel("layer, from the image on")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        assert first is not None
-        first.set_ylabel("density")
+        panels[0].set_ylabel("density")
         figure.legend(loc="outside lower center", ncols=5)
     return figure

@@ -16,7 +16,7 @@ from aprune.connections import fold, parametrise
 from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.maths.schedules import find_schedule
-from aprune.methods.protocol import Method, Outcome, Problem, masked_state
+from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.training import Hook, Recipe, fit, no_more_than_captured
 
 
@@ -69,8 +69,7 @@ class Continuous(Method):
         )
         fold(model, problem.names)
         masks = problem.keep_best({name: layer.s.detach() for name, layer in layers.items()})
-        states = {s: masked_state(model, m) for s, m in masks.items()} if problem.weights else {}
-        return Outcome(masks, states, [curve], recipe=recipe)
+        return Outcome(masks, problem.states(masks), [curve], recipe=recipe)
 
 
 class _Soft(nn.Module):

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.maths.select import keep_by_layer, spread_evenly
-from aprune.methods.protocol import Method, Outcome, Problem, masked_state
+from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.training import Curve, fit_masked
 
 
@@ -49,8 +49,7 @@ class Magnitude(Method):
             sizes = {name: score.numel() for name, score in scores.items()}
             shares = {s: spread_evenly(sizes, problem.kept(s)) for s in problem.sparsities}
             masks = {s: keep_by_layer(scores, share) for s, share in shares.items()}
-        states = {s: masked_state(model, m) for s, m in masks.items()} if problem.weights else {}
-        return Outcome(masks, states, curves, recipe=recipe if curves else None)
+        return Outcome(masks, problem.states(masks), curves, recipe=recipe if curves else None)
 
 
 def _train(problem: Problem) -> Curve:

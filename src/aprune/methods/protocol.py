@@ -63,6 +63,10 @@ class Problem:
         """Return the masks of the largest scores at every sparsity."""
         return {s: keep_largest(scores, self.kept(s)) for s in self.sparsities}
 
+    def states(self, masks: Mapping[float, Masks]) -> dict[float, dict[str, Tensor]]:
+        """Return the state of the network under each of some masks, if weights are asked for."""
+        return {s: masked_state(self.model, m) for s, m in masks.items()} if self.weights else {}
+
 
 @dataclass(frozen=True)
 class Outcome:
