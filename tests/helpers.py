@@ -1,8 +1,13 @@
 """What several test files build their cases from."""
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from aprune import AP
@@ -16,6 +21,19 @@ def other_world(channels: int = 3, size: int = 12, classes: int = 5) -> Task:
     labels = torch.arange(40) % classes
     names = tuple(f"kind {k}" for k in range(classes))
     return Task("other", pixels, labels, pixels, labels, names, Augment(True, 1), {"data": "made"})
+
+
+Change = Callable[[dict[str, Tensor], dict[str, Any]], None]
+
+
+def altered(saved: Path, to: Path, change: Change, **metadata: str) -> Path:
+    """Write the file of a model anew with some of its content changed."""
+    with safe_open(str(saved), framework="pt") as file:
+        head = dict(file.metadata())
+    about, tensors = json.loads(head["about"]), load_file(saved)
+    change(tensors, about)
+    save_file(tensors, to, metadata={**head, "about": json.dumps(about), **metadata})
+    return to
 
 
 def w_of(model: nn.Module) -> Tensor:

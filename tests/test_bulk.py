@@ -43,6 +43,7 @@ def alone(retraining: Retraining) -> Result:
         recipe=r.recipe,
         init=r.init,
         start_from=r.start_from,
+        bare=r.bare,
         device="cpu",
     )
 
@@ -68,16 +69,32 @@ def test_each_is_what_it_is_alone(lanes: int) -> None:
         assert_same(result, alone(retraining))
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("lanes", [1, 2, 5])
+def test_bare_ones_have_lanes_of_their_own(lanes: int) -> None:
+    todo = [replace(retraining, bare=bare) for retraining in several() for bare in (False, True)]
+    done = list(transfer_many(todo, lanes=lanes, device="cpu"))
+    assert [(r.seed, r.bare) for r, _ in done] == [
+        (seed, bare) for seeds in ((0, 2, 3), (1, 4)) for bare in (False, True) for seed in seeds
+    ]
+    for retraining, result in done:
+        assert_same(result, alone(retraining))
+        weight = result.model.features[0].weight  # type: ignore[union-attr]
+        assert (len(weight[weight != 0].abs().unique()) == 1) is retraining.bare
+
+
+@pytest.mark.parametrize(("optimiser", "bare"), [("sgd", False), ("adam", False), ("sgd", True)])
 def test_networks_with_dropout_and_merged_inputs(
-    monkeypatch: pytest.MonkeyPatch, optimiser: str
+    monkeypatch: pytest.MonkeyPatch, optimiser: str, bare: bool
 ) -> None:
     monkeypatch.setattr(aprune.parents.vgg, "_WIDTHS", (4, 4, 8, 8, 8))
     monkeypatch.setattr(aprune.parents.vgg, "_HIDDEN", 16)
     task = other_world(channels=1, size=32, classes=3)
     recipe = QUICK.but(steps=3, optimiser=optimiser, lr=0.01)
     found = [find("vgg11", task, Random(), sparsity=0.5, seed=seed) for seed in range(3)]
-    todo = [Retraining(arch, "vgg11", task, seed=s, recipe=recipe) for s, arch in enumerate(found)]
+    todo = [
+        Retraining(arch, "vgg11", task, seed=seed, recipe=recipe, bare=bare)
+        for seed, arch in enumerate(found)
+    ]
     before = torch.get_rng_state()
     for retraining, result in transfer_many(todo, lanes=2, device="cpu"):
         assert_same(result, alone(retraining))
@@ -99,12 +116,13 @@ def test_tasks_and_earlier_results_are_left_as_they_are() -> None:
         assert all(torch.equal(v, state[name]) for name, v in result.model.state_dict().items())
 
 
-def test_one_that_diverges_harms_no_other() -> None:
+@pytest.mark.parametrize("bare", [False, True])
+def test_one_that_diverges_harms_no_other(bare: bool) -> None:
     found = find("mlp", OLD, Random(), sparsity=0.5)
     wild = replace(QUICK, lr=1e30, clip=None, schedule="constant")
     calm = replace(wild, lr=0.05)
     todo = [
-        Retraining(found, "mlp", new(0), seed=seed, recipe=recipe)
+        Retraining(found, "mlp", new(0), seed=seed, recipe=recipe, bare=bare)
         for seed, recipe in enumerate((calm, wild, calm, calm))
     ]
     done = list(transfer_many(todo, lanes=3, device="cpu"))

@@ -172,7 +172,9 @@ def test_masks_act_train_and_fold(kind: str) -> None:
                 parameter.mul_(w[name] > 0)
     expected = forward(plain)
     assert torch.allclose(forward(layer), expected, atol=1e-6)
+    places = {p.data_ptr() for p in layer.parameters()}
     fold(layer, w)
+    assert {p.data_ptr() for p in layer.parameters()} == places
     assert torch.allclose(forward(layer), expected, atol=1e-6)
     assert sorted(layer.state_dict()) == sorted(plain.state_dict())
     for name, parameter in find_connections(layer).items():

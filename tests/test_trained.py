@@ -2,20 +2,19 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import aprune.trained
 from aprune import Recipe, Trained, build_parent, find, load_model, load_task, transfer
 from aprune.errors import ApruneError, FileError, ParentError
 from aprune.methods import Random
+from helpers import Change, altered
 
 TASK = load_task("digits", classes=[0, 1, 2], images=60, seed=0)
 QUICK = Recipe(steps=10, lr=0.05)
@@ -31,19 +30,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "good.safetensors"
     sparse_model().save(path)
     return path
-
-
-Change = Callable[[dict[str, Tensor], dict[str, Any]], None]
-
-
-def altered(saved: Path, to: Path, change: Change, **metadata: str) -> Path:
-    """Write the file anew with some of its content changed."""
-    with safe_open(str(saved), framework="pt") as file:
-        head = dict(file.metadata())
-    about, tensors = json.loads(head["about"]), load_file(saved)
-    change(tensors, about)
-    save_file(tensors, to, metadata={**head, "about": json.dumps(about), **metadata})
-    return to
 
 
 @pytest.mark.parametrize("parent", ["mlp", "conv_bn", "resnet20"])
@@ -95,6 +81,10 @@ def too_few_bits(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     tensors["bits:fc1.weight"] = tensors["bits:fc1.weight"][:-1]
 
 
+def bits_of_another_type(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    tensors["bits:fc1.weight"] = tensors["bits:fc1.weight"].view(torch.int8)
+
+
 def wrong_shape(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     tensors["dense:fc1.bias"] = tensors["dense:fc1.bias"][:-1]
 
@@ -133,6 +123,7 @@ def another_parent(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
         drop_a_tensor,
         one_value_for_all,
         too_few_bits,
+        bits_of_another_type,
         wrong_shape,
         wrong_mean,
         no_classes,
@@ -164,7 +155,7 @@ def test_foreign_newer_and_missing_files_are_refused(saved: Path, tmp_path: Path
     path = altered(saved, tmp_path / "other.safetensors", lambda *_: None, format="somebody.else")
     with pytest.raises(FileError, match="is no model of aprune's"):
         load_model(path)
-    path = altered(saved, tmp_path / "new.safetensors", lambda *_: None, version="2")
+    path = altered(saved, tmp_path / "new.safetensors", lambda *_: None, version="3")
     with pytest.raises(FileError, match="written by a newer aprune: upgrade"):
         load_model(path)
     path = altered(saved, tmp_path / "text.safetensors", lambda *_: None, about="{")

@@ -84,6 +84,7 @@ def _shape(retraining: Retraining) -> Hashable:
         r.architecture is None or tuple(r.architecture.names),
         (task.shape, task.num_classes, len(task.train_labels), task.augment),
         recipe,
+        r.bare,
     )
 
 
@@ -120,7 +121,7 @@ def _make_lane(retraining: Retraining, where: torch.device, engine: EngineName, 
     recipe = retraining.recipe or Recipe.for_transfer(model, retraining.task)
     # side by side they leave less idle time that compiled code could save
     steps = runs * recipe.steps // _AT_A_TIME[_is_small(model)]
-    return Lane(model, engine=choose_engine(engine, model, steps))
+    return Lane(model, bare=retraining.bare, engine=choose_engine(engine, model, steps))
 
 
 def _build(retraining: Retraining, where: torch.device) -> nn.Module:

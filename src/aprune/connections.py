@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -181,7 +182,9 @@ def parametrise(model: nn.Module, name: str, shown: nn.Module) -> None:
 
 
 def fold(model: nn.Module, names: Iterable[str]) -> None:
-    """Make the masked weights plain parameters again, in place.
+    """Make plain parameters of the weights as their layers see them.
+
+    They stay the same parameters, where they are in memory: what was captured still finds them.
 
     Example:
         >>> import torch
@@ -193,7 +196,10 @@ def fold(model: nn.Module, names: Iterable[str]) -> None:
     """
     for name in names:
         module, leaf = _owner(model, name)
-        parametrize.remove_parametrizations(module, leaf, leave_parametrized=True)
+        with torch.no_grad():
+            shown = getattr(module, leaf)
+            parametrize.remove_parametrizations(module, leaf, leave_parametrized=False)
+            getattr(module, leaf).copy_(shown)
 
 
 def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:

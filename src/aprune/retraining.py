@@ -1,6 +1,6 @@
 """`transfer`: an architecture gets fresh weights and is retrained on a new task."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from aprune.training import (
     evaluate,
     fit_masked,
 )
+from aprune.training.bare import bare_names
 from aprune.training.network import Parent, network_for
 
 
@@ -33,7 +34,7 @@ class Result:
 
     Attributes:
         model: An ordinary network in evaluation mode; weights outside the architecture are exactly
-            zero.
+            zero. If it is bare, the others of a tensor are −s or +s.
         accuracy: On the new task's test images, which were used for nothing else.
         curve: Training loss of every step.
         architecture: As it was retrained, adapted to the new task's shapes; None if dense.
@@ -69,6 +70,7 @@ class Retraining:
     epsilon: float = 0.01
     mismatch: Literal["random", "dense"] = "random"
     start_from: Trained | None = None
+    bare: bool = False
 
 
 def transfer(
@@ -82,6 +84,7 @@ def transfer(
     epsilon: float = 0.01,
     mismatch: Literal["random", "dense"] = "random",
     start_from: Trained | None = None,
+    bare: bool = False,
     device: str | torch.device = "auto",
     engine: EngineName = "auto",
     progress: bool | None = None,
@@ -102,9 +105,14 @@ def transfer(
         start_from: A network whose weights to start from in place of fresh ones, as
             `search(..., weights=True)` keeps them. The last layer is drawn fresh where the classes
             are others, and so is any tensor whose shape does not fit.
+        bare: Whether all connections of a tensor share one magnitude, so that only their signs are
+            learnt: each is −s or +s, and takes two bits at most in a file. Biases, norms and tensors
+            that the architecture leaves out stay real. A connection that is zero in `start_from`
+            starts with a fresh sign.
         device: `auto`, `cpu` or `cuda`.
         engine: How training steps are run: `eager`, `captured`, `fused` or `compiled`, each faster
-            than the one before; `auto` takes the fastest that pays (see docs/performance.md).
+            than the one before; `auto` takes the fastest that pays (see docs/performance.md). Bare
+            ones are captured at most.
         progress: Whether to show a bar; None shows it on a terminal.
 
     Example:
@@ -126,6 +134,7 @@ def transfer(
         epsilon=epsilon,
         mismatch=mismatch,
         start_from=start_from,
+        bare=bare,
     )
     model = network_for(parent, task, where, seed=seed, weights=False)
     ready = prepare(retraining, model)
@@ -136,6 +145,7 @@ def transfer(
         placed,
         ready.recipe,
         seed=seed,
+        bare=bare,
         engine=engine,
         title="retraining",
         progress=progress,
@@ -159,7 +169,8 @@ def prepare(retraining: Retraining, model: nn.Module) -> Ready:
     # not the numbers that a search with the same seed started from: a mask remembers those
     initialise(model, masks, r.init, seed=derive_seed(r.seed, "transfer"), epsilon=r.epsilon)
     if r.start_from is not None:
-        _load_what_fits(model, r.start_from, r.task)
+        signed = bare_names(model, masks) if r.bare else []
+        _load_what_fits(model, r.start_from, r.task, signed)
     return Ready(r.recipe or Recipe.for_transfer(model, r.task), masks, fitted)
 
 
@@ -180,6 +191,7 @@ def judge(
         "seed": r.seed,
         "accuracy": accuracy,
         "train_loss": curve.final(),
+        **({"bare": True} if r.bare else {}),
     }
     trained = Trained.of(model.eval(), r.task, provenance)
     return Result(model, accuracy, curve, ready.fitted, provenance, trained)
@@ -204,7 +216,8 @@ def _patterns(value: Any) -> list[str] | None:
     return [str(pattern) for pattern in value] if isinstance(value, list | tuple) else None
 
 
-def _load_what_fits(model: nn.Module, start: Trained, task: Task) -> None:
+def _load_what_fits(model: nn.Module, start: Trained, task: Task, signed: Collection[str]) -> None:
+    """Take over the weights of `start`; tensors that are `signed` keep fresh ones where it has none."""
     fresh, weights = model.state_dict(), start.model.state_dict()
     if set(fresh) != set(weights):
         odd = sorted(set(fresh) ^ set(weights))[0]
@@ -221,4 +234,7 @@ def _load_what_fits(model: nn.Module, start: Trained, task: Task) -> None:
         for name, value in weights.items()
         if value.shape == fresh[name].shape and name not in head
     }
+    for name in carried.keys() & signed:
+        value = carried[name].to(fresh[name].device)
+        carried[name] = torch.where(value == 0, fresh[name], value)
     model.load_state_dict({**fresh, **carried})

@@ -1,7 +1,8 @@
 """A trained network as a file: written sparsely, loaded again for predictions."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -11,14 +12,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from aprune.architecture.bits import pack, packed_size, unpack
+from aprune.architecture.bits import pack, packed_size, unpack, unused_bits
 from aprune.errors import ApruneError, FileError, ParentError
 from aprune.files import writing
 from aprune.parents import parent_for, parent_names
 from aprune.tasks import Task
 from aprune.training import predict
 
-_FORMAT, _VERSION = "aprune.model", "1"
+_FORMAT = "aprune.model"
+_VERSIONS = ("1", "2")  # without bare tensors, and with them
 # What reading numbers and shapes that somebody made up can end in.
 _DAMAGED = (KeyError, TypeError, ValueError, OverflowError, RuntimeError)
 
@@ -62,22 +64,22 @@ class Trained:
         return predict(self.model, images.to(device), self.mean, self.std)
 
     def save(self, path: Path | str) -> None:
-        """Write the model: of a sparse tensor only the weights that are there, and one bit a place."""
+        """Write the model: of a sparse tensor only the weights that are there, and one bit a place.
+
+        Of a tensor whose weights have one magnitude, that is one number, and one bit a weight.
+        """
         tensors: dict[str, Tensor] = {}
         stored: set[int] = set()
         for name, value in self.model.state_dict().items():
             value = value.detach().cpu().contiguous()
-            there = value != 0
-            if value.dim() >= 2 and int(there.count_nonzero()) < 0.9 * value.numel():
-                tensors[f"bits:{name}"] = torch.frombuffer(
-                    bytearray(pack(there)), dtype=torch.uint8
-                )
-                tensors[f"values:{name}"] = value[there]
-            else:
-                # the format refuses two names for one storage, which layers may well share
-                shared = value.untyped_storage().data_ptr() in stored
-                stored.add(value.untyped_storage().data_ptr())
-                tensors[f"dense:{name}"] = value.clone() if shared else value
+            kept = _sparsely(value) if value.dim() >= 2 else None
+            if kept is not None:
+                tensors.update({f"{kind}:{name}": part for kind, part in kept.items()})
+                continue
+            # the format refuses two names for one storage, which layers may well share
+            shared = value.untyped_storage().data_ptr() in stored
+            stored.add(value.untyped_storage().data_ptr())
+            tensors[f"dense:{name}"] = value.clone() if shared else value
         tensors["mean"], tensors["std"] = self.mean.contiguous(), self.std.contiguous()
         about = {
             "parent": self.parent,
@@ -86,7 +88,7 @@ class Trained:
             "provenance": dict(self.provenance),
         }
         text = json.dumps(about, default=str)  # whatever a user's own task says of itself
-        metadata = {"format": _FORMAT, "version": _VERSION, "about": text}
+        metadata = {"format": _FORMAT, "version": _version_of(tensors), "about": text}
         try:
             with writing(path) as temporary:
                 save_file(tensors, str(temporary), metadata=metadata)
@@ -115,9 +117,11 @@ def load_model(path: Path | str, parent: Any = None) -> Trained:
             metadata = file.metadata() or {}
             if metadata.get("format") != _FORMAT:
                 raise FileError(f"{path} is no model of aprune's: expected one written by transfer")
-            if metadata.get("version") != _VERSION:
+            if metadata.get("version") not in _VERSIONS:
                 raise FileError(f"{path} was written by a newer aprune: upgrade to read it")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if metadata["version"] != _version_of(tensors):
+            raise ValueError("not the tensors of its version")
         about = _About(json.loads(metadata["about"]))
         if parent is None and about.parent not in parent_names():
             raise FileError(
@@ -169,18 +173,68 @@ class _About:
         return len(self.classes)
 
 
+def _version_of(tensors: Mapping[str, Tensor]) -> str:
+    """Return the version that files with these tensors have: an older aprune reads what it can."""
+    return _VERSIONS[any(name.startswith("signs:") for name in tensors)]
+
+
+def _sparsely(value: Tensor) -> dict[str, Tensor] | None:
+    """Return the parts that a tensor is stored as; None if it is stored as it is."""
+    there = value != 0
+    weights = value[there]
+    if _is_bare(weights):
+        bits = {} if bool(there.all()) else {"bits": _pack(there)}
+        return {**bits, "signs": _pack(weights > 0), "scale": weights[0].abs()}
+    if len(weights) < 0.9 * value.numel():
+        return {"bits": _pack(there), "values": weights}
+    return None
+
+
+def _is_bare(weights: Tensor) -> bool:
+    """Tell whether there are several weights, all of one magnitude."""
+    if len(weights) < 2 or not weights.is_floating_point():
+        return False
+    scale = weights[0].abs()
+    return bool(scale.isfinite()) and bool((weights.abs() == scale).all())
+
+
+def _pack(mask: Tensor) -> Tensor:
+    return torch.frombuffer(bytearray(pack(mask)), dtype=torch.uint8)
+
+
 def _unpack(tensors: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
     state = {}
     for name, shape in shapes.items():
         if f"dense:{name}" in tensors:
             state[name] = tensors[f"dense:{name}"]
-            continue
-        bits, values = tensors[f"bits:{name}"], tensors[f"values:{name}"]
-        if bits.dtype != torch.uint8 or len(bits) != packed_size(tuple(shape)):
-            raise ValueError("wrong number of bits")
-        there = unpack(bits.numpy().tobytes(), tuple(shape))
-        if values.shape != (int(there.count_nonzero()),):
-            raise ValueError("wrong number of values")
-        state[name] = torch.zeros(shape, dtype=values.dtype)
-        state[name][there] = values
+        elif f"signs:{name}" in tensors:
+            state[name] = _unpack_bare(tensors, name, shape)
+        else:
+            there = _read_bits(tensors[f"bits:{name}"], shape)
+            values = tensors[f"values:{name}"]
+            if values.shape != (int(there.count_nonzero()),):
+                raise ValueError("wrong number of values")
+            state[name] = torch.zeros(shape, dtype=values.dtype)
+            state[name][there] = values
     return state
+
+
+def _unpack_bare(tensors: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:
+    scale, bits = tensors[f"scale:{name}"], tensors.get(f"bits:{name}")
+    if scale.dim() or not scale.is_floating_point() or not 0 < scale.item() < math.inf:
+        raise ValueError("no scale")
+    there = torch.ones(shape, dtype=torch.bool) if bits is None else _read_bits(bits, shape)
+    signs = _read_bits(tensors[f"signs:{name}"], (int(there.count_nonzero()),))
+    value = torch.zeros(shape, dtype=scale.dtype)
+    value[there] = torch.where(signs, scale, -scale)
+    return value
+
+
+def _read_bits(packed: Tensor, shape: Sequence[int]) -> Tensor:
+    """Give a boolean for each place of a tensor of this shape."""
+    if packed.dtype != torch.uint8 or packed.shape != (packed_size(tuple(shape)),):
+        raise ValueError("wrong number of bits")
+    octets = packed.numpy().tobytes()
+    if unused_bits(octets, tuple(shape)):
+        raise ValueError("a bit that belongs to no place")
+    return unpack(octets, tuple(shape))

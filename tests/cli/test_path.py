@@ -208,6 +208,26 @@ def test_transfer_of_the_dense_parent(aprune: Callable[..., Any]) -> None:
     assert document["accuracy"] > 0.4
 
 
+def test_transfer_of_signs_alone(aprune: Callable[..., Any], arch: Path, tmp_path: Path) -> None:
+    dense = ("--dense", "--parent", "mlp")
+    for which, kept in (((arch,), 4979), (dense, MLP)):
+        model = tmp_path / f"{kept}.model.safetensors"
+        document = json.loads(
+            aprune("transfer", *which, *NEW, "--bare", "--json", "--out", model).out
+        )
+        assert document["bare"] is True
+        assert document["connections"] == kept
+        assert document["accuracy"] > 0.4  # chance is 0.2
+        weights = [w for w in load_model(model).model.parameters() if w.dim() > 1]
+        assert sum(int(w.count_nonzero()) for w in weights) == kept
+        assert all(len(w[w != 0].abs().unique()) == 1 for w in weights)
+        assert model.stat().st_size < MLP / 4 + 6_000  # two bits a connection, and the rest
+    ended = aprune("transfer", arch, *NEW, "--bare")
+    assert "(sparsity 0.9, bare)" in ended.out
+    ended = aprune("transfer", arch, *NEW, "--json")
+    assert json.loads(ended.out)["bare"] is False
+
+
 def test_transfer_to_other_shapes(aprune: Callable[..., Any], arch: Path) -> None:
     more = ("--task", "digits", "--size", 10, "--steps", 5, "--json", "--optimiser", "adam")
     for mismatch, first in (("random", None), ("dense", 100 * 256)):

@@ -68,6 +68,12 @@ def transfer(
             metavar="HOW", help="Where shapes differ: random at the same density, or dense."
         ),
     ] = "random",
+    bare: Annotated[
+        bool,
+        typer.Option(
+            "--bare", help="Learn signs only: weights of −s or +s, with one s for each tensor."
+        ),
+    ] = False,
     device: option.Device = "auto",
     json: option.Json = False,
 ) -> None:
@@ -103,6 +109,7 @@ def transfer(
             epsilon=0.01 if epsilon is None else epsilon,
             mismatch=mismatch,  # type: ignore[arg-type]
             start_from=start,
+            bare=bare,
             device=device,
         )
         if out is not None:
@@ -181,18 +188,20 @@ def _describe(result: "Result", data: "Task", out: Path | None) -> dict[str, Any
         "classes": list(data.classes),
         "recipe": origin["recipe"],
         "init": origin["init"],
+        "bare": origin.get("bare", False),
         "seed": origin["seed"],
         "out": None if out is None else str(out),
     }
 
 
 def _print(summary: dict[str, Any], data: "Task") -> None:
+    kind = ", bare" if summary["bare"] else ""
     say(
         f"{summary['accuracy']:.1%} of {summary['test_images']:,} test images right:"
         f" {summary['parent']} with {summary['connections']:,} of {summary['of']:,} connections"
-        f" (sparsity {summary['sparsity']:.4g}), retrained on {summary['train_images']:,} images of"
-        f" {data.num_classes} classes of {data.name} in {summary['steps']:,} steps to training loss"
-        f" {summary['train_loss']:.3f}."
+        f" (sparsity {summary['sparsity']:.4g}{kind}), retrained on"
+        f" {summary['train_images']:,} images of {data.num_classes} classes of {data.name} in"
+        f" {summary['steps']:,} steps to training loss {summary['train_loss']:.3f}."
     )
     if summary["out"]:
         say(f"The model is in {summary['out']}.")

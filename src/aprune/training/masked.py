@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from aprune.maths.schedules import find_schedule
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
-from aprune.training.engine import EngineName, Level, choose_engine
+from aprune.training.bare import bare_names, signs_shown
+from aprune.training.engine import EngineName, Level, choose_engine, no_more_than_captured
 from aprune.training.fit import Curve, Hook, KeepMasked, Training
 from aprune.training.fused import FusedUpdate
 from aprune.training.recipe import Recipe
@@ -31,6 +32,7 @@ def fit_masked(
     *,
     seed: int,
     hooks: Sequence[Hook] = (),
+    bare: bool = False,
     engine: EngineName = "auto",
     title: str = "training",
     progress: bool | None = None,
@@ -38,13 +40,14 @@ def fit_masked(
     """Train `model` in place with the weights outside `masks` at exactly zero.
 
     Does what `fit` does with a `KeepMasked`, within rounding. Hooks see the network as it is: with any
-    of them nothing is merged or fused.
+    of them nothing is merged or fused. Nor is anything with `bare`, which leaves one magnitude in each
+    tensor that has a mask, or in all connections without masks (see `training.bare`).
 
     `masks` go by the name of a parameter; without any the network is dense. The other arguments are
     those of `fit`.
     """
     level = choose_engine(engine, model, recipe.steps)
-    lane = Lane(model, hooks=hooks, engine=level)
+    lane = Lane(model, hooks=hooks, bare=bare, engine=level)
     return lane.fit(masks, task, recipe, seed=seed, title=title, progress=progress)
 
 
@@ -57,16 +60,24 @@ class Lane:
     Args:
         model: The network; `run` trains it in place.
         hooks: Called around every step; they see the network as it is, so that nothing is merged.
+        bare: Whether layers see only the signs of their connections (see `training.bare`); then
+            nothing is merged either.
         engine: How a step is run (see `training.engine`); with hooks the weights are not moved in one
-            pass.
+            pass, and bare ones are captured at most.
     """
 
     def __init__(
-        self, model: nn.Module, *, hooks: Sequence[Hook] = (), engine: Level = "captured"
+        self,
+        model: nn.Module,
+        *,
+        hooks: Sequence[Hook] = (),
+        bare: bool = False,
+        engine: Level = "captured",
     ) -> None:
         self.model = model
         self._hooks = hooks
-        self._engine = engine
+        self._bare = bare
+        self._engine = no_more_than_captured(engine) if bare else engine
         self._merged: MergedLinear | None = None
         self._masked: KeepMasked | FusedUpdate | None = None
         self._training: Training | None = None
@@ -90,7 +101,8 @@ class Lane:
         self, masks: Mapping[str, Tensor], task: Task, recipe: Recipe, *, seed: int
     ) -> Iterator[Training]:
         """Give a training of the network as it is now, under `masks`; the block does its steps."""
-        copies = 1 if self._hooks else copies_of_inputs(self.model, task, recipe)
+        whole = self._hooks or self._bare
+        copies = 1 if whole else copies_of_inputs(self.model, task, recipe)
         with (
             merged_copies(self.model, masks, copies, recipe, self._merged) as left,
             contextlib.ExitStack() as stack,
@@ -101,6 +113,8 @@ class Lane:
             self._masked.load(left)
             if isinstance(self._masked, FusedUpdate):
                 stack.enter_context(self._masked.in_place())
+            if self._bare:
+                stack.enter_context(signs_shown(self.model, bare_names(self.model, masks)))
             self._training.start(task, recipe, seed=seed)
             yield self._training
 
