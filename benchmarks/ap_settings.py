@@ -1,0 +1,125 @@
+"""Which settings of AP's search find the better architectures?
+
+Judged on training images of the new task that are not among those it learns from, and on classes of
+seeds that no other table uses: settings may be chosen by it. Searches go through all sparsities at once.
+
+    python benchmarks/ap_settings.py --vary t_s=3 --vary epochs=40,w_step=0.005
+
+goes on where it was interrupted; what was measured stays in the JSON file.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from held_out import without_test_images
+
+import aprune as ap
+from aprune.cli.methods import make_method
+from aprune.files import writing
+from aprune.parents import build_parent
+from aprune.progress import Clock
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parent", default="vgg19_bn")
+    parser.add_argument("--old", default="cifar10", help="task of the search")
+    parser.add_argument("--new", default="cifar100", help="task of the retraining")
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--images", type=int, default=500)
+    parser.add_argument("--sparsity", type=float, nargs="+", default=[0.95, 0.99])
+    parser.add_argument(
+        "--vary", action="append", default=[], help="NAME=VALUE,… of AP; or epochs="
+    )
+    parser.add_argument(
+        "--methods", nargs="*", default=["ap", "imp"], help="with their own settings"
+    )
+    parser.add_argument("--first-seed", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=2, help="retrainings of an architecture")
+    parser.add_argument("--search-steps", type=int)
+    parser.add_argument("--steps", type=int, help="of a retraining")
+    parser.add_argument("--out", type=Path, default=Path("ap_settings.json"))
+    parser.add_argument("--time-limit", type=float)
+    ask = parser.parse_args()
+    known: dict[str, Any] = json.loads(ask.out.read_text()) if ask.out.exists() else {}
+    clock = Clock(ask.time_limit)
+    for seed in range(ask.first_seed, ask.first_seed + ask.seeds):
+        names = [n for n in [*ask.methods, *ask.vary] if f"{ask.parent} {n} {seed}" not in known]
+        if names and clock.may_start("seed"):
+            with clock.timing("seed"):
+                for name, row in measure(ask, names, seed).items():
+                    known[f"{ask.parent} {name} {seed}"] = row
+            with writing(ask.out) as temporary:
+                temporary.write_text(json.dumps(known, indent=1), encoding="utf-8")
+            write_table(ask, known)
+
+
+def measure(ask: argparse.Namespace, names: list[str], seed: int) -> dict[str, dict[str, Any]]:
+    """Search with all settings, then retrain everything together."""
+    digits = ask.old == "digits"
+    old = ap.load_task(ask.old, classes=list(range(5)) if digits else None)
+    classes = list(range(5, 10)) if digits else ask.classes
+    new = without_test_images(ask.new, classes=classes, images=ask.images, seed=seed)
+    retraining = ap.Recipe.for_transfer(build_parent(ask.parent, new), new).but(steps=ask.steps)
+    rows: dict[str, dict[str, Any]] = {}
+    places: dict[ap.Retraining, tuple[str, str]] = {}
+    for name in names:
+        begin = time.perf_counter()
+        found = search(ask, name, old, seed)
+        rows[name] = {
+            "seconds": round(time.perf_counter() - begin, 1),
+            "accuracy": {f"{sparsity:g}": [] for sparsity in ask.sparsity},
+            "layers": [
+                {layer.name: [layer.density, *dead(arch, layer.name)] for layer in arch.layers()}
+                for arch in found
+            ],
+        }
+        for sparsity, architecture in zip(ask.sparsity, found, strict=True):
+            for number in range(ask.repeat):
+                again = seed + 1_000 * number
+                run = ap.Retraining(architecture, ask.parent, new, again, retraining)
+                places[run] = name, f"{sparsity:g}"
+    for done, result in ap.transfer_many(list(places)):
+        name, sparsity = places[done]
+        accuracy = getattr(result, "accuracy", float("nan"))  # nan if it diverged
+        rows[name]["accuracy"][sparsity].append(round(accuracy, 4))
+    return rows
+
+
+def search(ask: argparse.Namespace, name: str, old: ap.Task, seed: int) -> list[ap.Architecture]:
+    settings = name.split(",") if "=" in name else []
+    own = [setting for setting in settings if not setting.startswith("epochs=")]
+    method = make_method("ap" if settings else name, own)
+    recipe = ap.Recipe.for_search(build_parent(ask.parent, old), old).but(steps=ask.search_steps)
+    for setting in set(settings) - set(own):
+        epochs = float(setting.removeprefix("epochs="))
+        recipe = recipe.but(steps=round(epochs * len(old.train_labels) / recipe.batch))
+    return ap.find(ask.parent, old, method, sparsity=ask.sparsity, seed=seed, recipe=recipe)
+
+
+def dead(architecture: ap.Architecture, name: str) -> tuple[float, ...]:
+    """Return which part of the units have no input, and which part of the inputs lead nowhere."""
+    mask = architecture.mask(name)
+    pairs = mask.flatten(2).any(-1) if mask.dim() > 2 else mask
+    return tuple(1 - pairs.any(dim).float().mean().item() for dim in (1, 0))
+
+
+def write_table(ask: argparse.Namespace, known: dict[str, Any]) -> None:
+    print("| settings |", " | ".join(f"{sparsity:g}" for sparsity in ask.sparsity), "| search, s |")
+    print("| --- |" + " --- |" * (len(ask.sparsity) + 1))
+    for name in dict.fromkeys(key.split(" ")[1] for key in known):
+        rows = [row for key, row in known.items() if key.split(" ")[:2] == [ask.parent, name]]
+        cells = []
+        for sparsity in ask.sparsity:
+            repeated = [row["accuracy"][f"{sparsity:g}"] for row in rows]
+            cells.append(" ".join(f"{sum(values) / len(values):.3f}" for values in repeated))
+        seconds = sum(row["seconds"] for row in rows) / len(rows)
+        print(f"| {name} |", " | ".join(cells), f"| {seconds:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
