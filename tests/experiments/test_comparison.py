@@ -15,7 +15,7 @@ import torch
 from aprune import Result, Retraining, bulk, progress, transfer
 from aprune.errors import SearchError, SettingError, TrainingError
 from aprune.experiments import comparison as module
-from aprune.experiments import plan, run
+from aprune.experiments import plan, retrain, run
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
 from aprune.experiments.store import Store, key_of
 from aprune.maths.seed import derive_seed
@@ -70,19 +70,19 @@ def count(monkeypatch: pytest.MonkeyPatch, no_figure: None) -> Counter[str]:
 def stages(monkeypatch: pytest.MonkeyPatch, no_figure: None) -> list[int]:
     """Note how many retrainings are done together."""
     sizes: list[int] = []
-    original = run.transfer_many
+    original = retrain.transfer_many
 
     def noted(todo: Sequence[Retraining], **more: Any) -> Iterator[Any]:
         sizes.append(len(todo))
         return original(todo, **more)
 
-    monkeypatch.setattr(run, "transfer_many", noted)
+    monkeypatch.setattr(retrain, "transfer_many", noted)
     return sizes
 
 
 def let_die(monkeypatch: pytest.MonkeyPatch, dies: Callable[[Retraining], bool]) -> None:
     """Make some retrainings diverge."""
-    original = run.transfer_many
+    original = retrain.transfer_many
 
     def dying(
         todo: Sequence[Retraining], **more: Any
@@ -91,7 +91,7 @@ def let_die(monkeypatch: pytest.MonkeyPatch, dies: Callable[[Retraining], bool])
             error = TrainingError("the loss is inf at step 3 of 12")
             yield retraining, error if dies(retraining) else result
 
-    monkeypatch.setattr(run, "transfer_many", dying)
+    monkeypatch.setattr(retrain, "transfer_many", dying)
 
 
 def do(comparison: Comparison, out: Path, **more: Any) -> pd.DataFrame:
@@ -172,14 +172,14 @@ def test_killed_within_a_stage_does_the_rest_of_it(
     stages: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = run.transfer_many
+    original = retrain.transfer_many
 
     def killed(todo: Sequence[Retraining], **more: Any) -> Iterator[Any]:
         yield from itertools.islice(original(todo, **more), 5)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "transfer_many", killed)
+        patch.setattr(retrain, "transfer_many", killed)
         with pytest.raises(KeyboardInterrupt):
             do(TINY, tmp_path)
     kept = {path.name: path.read_bytes() for path in (tmp_path / "runs").iterdir()}
@@ -194,11 +194,11 @@ def test_equal_retrainings_are_done_once(tmp_path: Path, count: Counter[str]) ->
     made, cpu = plan.Plan(TINY, torch.device("cpu")), torch.device("cpu")
     same = [made.final(DENSE, 0, TRIAL) for _ in range(2)]
     store = Store(tmp_path)
-    [(done, result)] = run.retrain_all(same, store, cpu)
+    [(done, result)] = retrain.retrain_all(same, store, cpu)
     assert done == same[0]
     assert sorted(result) == ["accuracy", "curve", "device", "failed", "train_loss"]
     assert len(result["curve"]) == TINY.retrain_steps
-    assert list(run.retrain_all(same, store, cpu, time_limit=0.0)) == [(done, result)]
+    assert list(retrain.retrain_all(same, store, cpu, time_limit=0.0)) == [(done, result)]
     assert count == {"transfer": 1}
 
 
@@ -206,7 +206,7 @@ def test_reshuffled_architectures_keep_their_densities_only(
     tmp_path: Path, whole: tuple[pd.DataFrame, Path], count: Counter[str]
 ) -> None:
     shutil.copytree(whole[1], tmp_path, dirs_exist_ok=True)
-    frame = do(dataclasses.replace(TINY, reshuffled=("ap",)), tmp_path)
+    frame = do(dataclasses.replace(TINY, also=(("ap", "reshuffled"),)), tmp_path)
     # two sparsities with two rates and two seeds; all others are what they were
     assert count == {"transfer": 2 * (2 + 2)}
     rows = frame.set_index(["method", "sparsity", "seed"])
@@ -219,7 +219,7 @@ def test_reshuffled_architectures_keep_their_densities_only(
     # one of them by hand
     made = plan.Plan(TINY, torch.device("cpu"))
     chosen = moved.loc[("ap", 0.9, 1)]
-    one = made.final(plan.Arm("ap", 0.9, True), 1, plan.Trial(chosen["lr"], None))
+    one = made.final(plan.Arm("ap", 0.9, "reshuffled"), 1, plan.Trial(chosen["lr"], None))
     found = one.search.architecture(0.9, Store(tmp_path), torch.device("cpu"))
     shuffled = found.shuffle(derive_seed(1, "reshuffle"))
     result = transfer(shuffled, "mlp", one.task, seed=1, recipe=one.recipe, device="cpu")
@@ -484,8 +484,6 @@ def test_without_time_all_that_is_known_is_shown_in_order(
         {"mixups": (0.5, 1.5)},
         {"mixups": (0.5, 0.5)},
         {"mixups": (float("nan"),)},
-        {"reshuffled": ("dense",)},
-        {"methods": ("ap",), "reshuffled": ("imp",)},
     ],
 )
 def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
@@ -497,13 +495,13 @@ def test_densities_alone_go_onto_another_parent(
     tmp_path: Path, no_figure: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[Retraining] = []
-    whole = run.transfer_many
+    whole = retrain.transfer_many
 
     def noted(todo: Sequence[Retraining], **more: Any) -> Iterator[Any]:
         done.extend(todo)
         return whole(todo, **more)
 
-    monkeypatch.setattr(run, "transfer_many", noted)
+    monkeypatch.setattr(retrain, "transfer_many", noted)
     onto = dataclasses.replace(TINY, onto="conv", methods=("ap", "dense"), lrs=(0.3,), seeds=(0,))
     frame = compare(onto, tmp_path, device="cpu")
     assert set(frame["onto"]) == {"conv"}
@@ -517,4 +515,4 @@ def test_densities_alone_go_onto_another_parent(
             assert retraining.architecture.provenance["parent"] == "mlp"
     assert "mlp → conv" in (tmp_path / "table.md").read_text()
     with pytest.raises(SettingError, match="leave one of the two out"):
-        dataclasses.replace(onto, reshuffled=("ap",))
+        dataclasses.replace(onto, also=(("ap", "reshuffled"),))

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from aprune.errors import FileError, SettingError
-from aprune.experiments import paper, run
+from aprune.experiments import paper, retrain, run
 from aprune.experiments.plan import Comparison, Plan, TaskChoice
 from aprune.methods import IMP
 from aprune.training import choose_device
@@ -54,7 +54,8 @@ def test_the_grid_is_the_papers() -> None:
         assert set(made.methods) == {"ap", "random", "imp", "dense"}
         assert made.search_task == TaskChoice("cifar10")
         assert made.new_task.images == number
-        assert made.reshuffled == (("ap", "imp") if figure == "figure5" else ())
+        moved = (("ap", "reshuffled"), ("imp", "reshuffled"))
+        assert made.also == (moved if figure == "figure5" else ())
     inside = paper.plan("figure2", "vgg19").new_task
     assert (inside.name, inside.split) == ("cifar10", "test")
     outside = paper.plan("figure6", "vgg19").new_task
@@ -104,14 +105,14 @@ def test_figures_with_many_images_choose_on_those_of_table_1(
     assert len(chosen) == 80  # four fifths of table 1's hundred
     assert chosen < final
     done: list[int] = []
-    whole = run.transfer_many
+    whole = retrain.transfer_many
 
     def counted(todo: list[Any], **rest: Any) -> Any:
         done.append(len(todo))
         return whole(todo, **rest)
 
-    monkeypatch.setattr(run, "transfer_many", counted)
-    table = tiny("figure5", lrs=(0.1, 0.2), methods=("dense",), reshuffled=())
+    monkeypatch.setattr(retrain, "transfer_many", counted)
+    table = tiny("figure5", lrs=(0.1, 0.2), methods=("dense",), also=())
     paper.reproduce([table, many], tmp_path, device="cpu")
     assert [number for number in done if number] == [2, 1, 1]  # rates are tried once
 
@@ -135,7 +136,7 @@ def test_figures_share_searches_and_rows_can_be_drawn_again(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("nothing is to be trained")
 
-    monkeypatch.setattr(run, "transfer_many", refuse)
+    monkeypatch.setattr(retrain, "transfer_many", refuse)
     monkeypatch.setattr(run, "search", refuse)
     rows = paper.read_rows(tmp_path / "all")
     keys = ["protocol", "figure", "method", "reshuffled"]

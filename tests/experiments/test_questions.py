@@ -12,7 +12,7 @@ from aprune.experiments import paper, questions
 def changed(question: str, seeds: int = 5) -> dict[str, set[str]]:
     """Name the fields in which the comparisons of a question differ from figure 5 of the paper."""
     main = paper.plan("figure5", "vgg19_bn", seeds=seeds)
-    usual = {"sparsities", "reshuffled", "tuning_seeds", "figure"}  # how, not what
+    usual = {"sparsities", "also", "tuning_seeds", "figure"}  # how, not what
     return {
         name: {
             field.name
@@ -48,6 +48,19 @@ def test_other_tasks_differ_in_nothing_else() -> None:
     assert asked["cifar10-mnist"].new_task.size == 32  # a VGG reads nothing smaller
     assert {comparison.new_task.images for comparison in asked.values()} == {500}
     assert animals.seeds == (0,)
+
+
+def test_other_weights_differ_in_nothing_else() -> None:
+    assert changed("starts") == {
+        "vgg19_bn": {"methods", "lrs"},
+        "vgg19": {"parent", "methods", "lrs"},
+    }
+    arms = {(arm.method, arm.variant) for arm in questions.ask("starts")["vgg19"].arms()}
+    assert ("dense", "fine_tuned") in arms
+    assert {("ap", ""), ("ap", "rewound"), ("ap", "fine_tuned"), ("dense", "")} <= arms
+    assert changed("bare") == {"vgg19_bn": set()}
+    bare = {arm.method for arm in questions.ask("bare")["vgg19_bn"].arms() if arm.variant == "bare"}
+    assert bare == {"ap", "random", "imp", "dense"}
 
 
 def test_animals_are_no_vehicles() -> None:

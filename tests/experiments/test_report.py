@@ -6,7 +6,14 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from aprune.experiments.report import draw, interval_of, sparsities_of, tabulate, write_table
+from aprune.experiments.accuracy import draw_accuracy
+from aprune.experiments.report import (
+    interval_of,
+    name_arms,
+    sparsities_of,
+    tabulate,
+    write_table,
+)
 from aprune.experiments.style import COLOURS
 from aprune.maths.statistics import paired_interval
 
@@ -98,12 +105,12 @@ def test_method_that_always_diverged_is_said_to_have(frame: pd.DataFrame) -> Non
     dead = pd.concat([frame, rows("imp", 0.9, [math.nan, math.nan])])
     line = next(row for row in tabulate(dead).rows if row[:2] == ("0.9", "IMP"))
     assert line[2:] == ("diverged", "0 (2 diverged)", "0.1", "")
-    labels = draw(dead).axes[0].get_legend_handles_labels()[1]
+    labels = draw_accuracy(dead).axes[0].get_legend_handles_labels()[1]
     assert labels == ["dense", "AP", "random"] or sorted(labels) == ["AP", "dense", "random"]
 
 
 def test_figure_has_a_line_a_method_and_a_band_for_the_dense_parent(frame: pd.DataFrame) -> None:
-    axes = draw(frame).axes[0]
+    axes = draw_accuracy(frame).axes[0]
     handles, labels = axes.get_legend_handles_labels()
     drawn = dict(zip(labels, handles, strict=True))
     assert set(drawn) == {"AP", "random", "dense"}
@@ -116,13 +123,44 @@ def test_figure_has_a_line_a_method_and_a_band_for_the_dense_parent(frame: pd.Da
     assert left > right  # sparser towards the right
 
 
+def test_paired_differences_are_drawn_below_from_five_seeds_on() -> None:
+    ours, theirs = [0.80, 0.82, 0.81, 0.85, 0.84], [0.70, 0.75, 0.70, 0.70, 0.75]
+    five = pd.concat([rows("ap", 0.9, ours), rows("imp", 0.9, theirs), rows("dense", 0.0, ours)])
+    above, below = draw_accuracy(five).axes
+    assert len(above.collections) == 2  # a band each for AP and IMP; the dense parent's is a patch
+    (imp, dense) = below.containers
+    assert imp.lines[0].get_ydata().tolist() == pytest.approx([0.104])
+    ends = imp.lines[2][0].get_segments()[0][:, 1]
+    interval = paired_interval(ours, theirs)
+    assert ends.tolist() == pytest.approx([interval.low, interval.high])
+    assert dense.lines[0].get_ydata().tolist() == [0.0]
+    assert len(draw_accuracy(five[five["seed"] < 4]).axes) == 1
+
+
+def test_labels_of_sparsities_do_not_run_into_each_other() -> None:
+    seven = pd.concat(rows("ap", s, [0.5]) for s in (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99))
+    ticks = draw_accuracy(seven).axes[0].get_xticklabels()
+    assert [t.get_text() for t in ticks] == ["0.1", "", "0.5", "0.7", "0.9", "0.95", "0.99"]
+
+
+def test_old_and_new_rows_name_their_variants_alike(frame: pd.DataFrame) -> None:
+    old = rows("ap", 0.9, [0.6]).assign(reshuffled=True)
+    new = rows("ap", 0.9, [0.6]).assign(reshuffled=True, variant="reshuffled")
+    bare = rows("ap", 0.9, [0.6]).assign(reshuffled=False, variant="bare")
+    together = pd.concat([frame.assign(reshuffled=False), old, new, bare], ignore_index=True)
+    named = name_arms(together)["method"]
+    assert named.tolist()[-3:] == ["ap, reshuffled", "ap, reshuffled", "ap, bare"]
+    assert named[: len(frame)].tolist() == frame["method"].tolist()
+    assert name_arms(name_arms(together))["method"].tolist() == named.tolist()
+
+
 def test_reshuffled_rows_are_a_method_of_their_own(frame: pd.DataFrame) -> None:
     moved = rows("ap", 0.9, [0.6, 0.8, 0.7]).assign(reshuffled=True)
     both = pd.concat([frame.assign(reshuffled=False), moved], ignore_index=True)
     lines = {row[:2]: row[2:] for row in tabulate(both).rows}
     assert lines["0.9", "AP"][0] == "0.900 ± 0.100"
     assert lines["0.9", "AP, reshuffled"] == ("0.700 ± 0.100", "3", "0.1", "+0.200")
-    handles, labels = draw(both).axes[0].get_legend_handles_labels()
+    handles, labels = draw_accuracy(both).axes[0].get_legend_handles_labels()
     drawn = dict(zip(labels, handles, strict=True))
     assert set(drawn) == {"AP", "AP, reshuffled", "random", "dense"}
     for label in ("AP", "AP, reshuffled"):

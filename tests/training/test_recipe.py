@@ -49,7 +49,8 @@ def test_defaults_follow_the_network_and_the_task() -> None:
     plain, normed = build_parent("conv", task), build_parent("conv_bn", task)
     assert Recipe.for_search(plain, task).steps == 1000
     assert Recipe.for_search(plain, task).lr < Recipe.for_search(normed, task).lr
-    assert Recipe.for_transfer(plain, task).lr < Recipe.for_transfer(normed, task).lr
+    clips = [Recipe.for_transfer(model, task).clip for model in (plain, normed)]
+    assert clips == [3.0, 1.0]
 
 
 def test_photographs_are_mixed_by_default_and_signs_are_not() -> None:

@@ -38,7 +38,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="In place of all these, and of all but --seeds: parents or tasks, for a GPU.",
+            help="In place of all these, and of all but --seeds: parents, tasks, starts or bare,"
+            " for a GPU.",
         ),
     ] = None,
     from_classes: Annotated[
@@ -54,10 +55,12 @@ def compare(
     sparsity: Annotated[
         str, typer.Option(metavar="S,…", help="Fractions of the connections to remove.")
     ] = "0.95,0.99",
-    reshuffled: Annotated[
+    also: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,…", help="Of these also with the connections of each layer shuffled."
+            metavar="METHOD.VARIANT,…",
+            help="Beside the plain ones: reshuffled, bare, normal, he, he_density, he_fan_in,"
+            " rewound or fine_tuned, as in ap.bare,dense.fine_tuned.",
         ),
     ] = None,
     onto: Annotated[
@@ -118,7 +121,7 @@ def compare(
         methods=tuple(compared),
         settings=make_methods(compared, settings or []),
         sparsities=tuple(option.read_sparsities(sparsity)),
-        reshuffled=tuple(option.read_list(reshuffled, "--reshuffled")) if reshuffled else (),
+        also=_read_variants(also),
         onto=onto,
         seeds=tuple(range(seeds)),
         lrs=tuple(option.read_numbers(lrs, "--lrs")) if lrs is not None else (),
@@ -173,6 +176,16 @@ def _answer(
         complain_of(frame.attrs)
     if json:
         print_json(documents)
+
+
+def _read_variants(text: str | None) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for word in option.read_list(text, "--also") if text is not None else []:
+        method, dot, variant = word.partition(".")
+        if not dot:
+            raise SettingError(f"got {word!r} for --also: expected METHOD.VARIANT, as in ap.bare")
+        pairs.append((method, variant))
+    return tuple(pairs)
 
 
 def _fixed(text: str | None, option_name: str) -> int | tuple[str, ...] | None:

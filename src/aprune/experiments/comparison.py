@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aprune.experiments import cost, matrix, report, style
+from aprune.experiments.accuracy import draw_accuracy
 from aprune.experiments.densities import draw_densities
 from aprune.experiments.plan import DENSE, Arm, Comparison, Plan, TaskChoice, Trial
-from aprune.experiments.run import SearchRun, TransferRun, retrain_all
+from aprune.experiments.retrain import retrain_all
+from aprune.experiments.run import SearchRun, TransferRun
 from aprune.experiments.store import Store
 from aprune.files import check_writable, writing
 from aprune.maths.select import keep_count
@@ -84,7 +86,7 @@ def compare(
     with writing(out / "table.md") as temporary:
         temporary.write_text(report.write_table(frame), encoding="utf-8")
     if frame["accuracy"].notna().any():
-        style.save(report.draw(frame), out / "comparison")
+        style.save(draw_accuracy(frame), out / "comparison")
         if not comparison.figure:
             _write_more(frame, pd.DataFrame(work.densities), out)
     frame.attrs["damaged"] = [str(path) for path in store.damaged]  # not for the file of rows
@@ -109,6 +111,7 @@ _COLUMNS = {
     "onto": "str",
     "protocol": "str",
     "method": "str",
+    "variant": "str",
     "reshuffled": "bool",
     "sparsity": "float64",
     "images": "int64",
@@ -229,7 +232,8 @@ class _Work:
             "onto": self.comparison.onto or "",
             "protocol": self.comparison.protocol,
             "method": arm.method,
-            "reshuffled": arm.reshuffled,
+            "variant": arm.variant,
+            "reshuffled": arm.variant == "reshuffled",
             "sparsity": run.sparsity,
             "images": len(run.task.train_labels),
             "seed": run.seed,
@@ -237,7 +241,7 @@ class _Work:
             "mixup": run.recipe.mixup,
             "accuracy": result["accuracy"],
             "train_loss": result["train_loss"],
-            "search_steps": search.get("steps", 0),
+            "search_steps": run.before.recipe.steps if run.before else search.get("steps", 0),
             "search_loss": search.get("loss"),
             "search_accuracy": search.get("accuracy"),
             "connections": connections,

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from aprune.experiments import style
-from aprune.experiments.report import RESHUFFLED, name_arms, sparsities_of, title_of
+from aprune.experiments.plan import DENSE
+from aprune.experiments.report import base_of, name_arms, sparsities_of, title_of
 from aprune.maths.statistics import summarise
 
 _FACTOR, _OFFSET = 1.25, 0.12  # between methods of the same cost; where that is nothing
@@ -31,21 +32,18 @@ def draw_cost(frame: "pd.DataFrame") -> "Figure":
         figure = style.make_figure(max(style.COLUMN_WIDTH, 2.4 * len(sparsities)), 2.6)
         panels = figure.subplots(1, len(sparsities), sharey=True, squeeze=False)[0]
         for axes, sparsity in zip(panels, sparsities, strict=True):
-            here = frame[(frame["sparsity"] == sparsity) | (frame["method"] == "dense")]
+            dense = frame["method"].map(base_of) == DENSE
+            here = frame[(frame["sparsity"] == sparsity) | dense]
             for x, method, part in _side_by_side(here):
-                base = method.removesuffix(RESHUFFLED)
                 level = summarise(part["accuracy"].to_numpy())
                 axes.errorbar(
                     x,
                     level.mean,
                     yerr=level.std if level.n > 1 else 0.0,
-                    color=style.COLOURS.get(base, style.OTHER),
-                    marker="o",
-                    markerfacecolor="white" if base != method else None,
-                    linestyle="",
                     capsize=2,
                     elinewidth=0.8,
                     label=title_of(method) if axes is panels[0] else None,
+                    **{**style.look_of(method), "linestyle": ""},
                 )
             axes.set_xscale("symlog", linthresh=1)
             axes.set_xlim(left=-0.5)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from aprune.errors import FileError, SettingError
-from aprune.experiments import figure1, page, report, style
+from aprune.experiments import figure1, page, style
+from aprune.experiments.accuracy import draw_accuracy
 from aprune.experiments.claims import judge, judge_convergence
 from aprune.experiments.comparison import compare
 from aprune.experiments.plan import Comparison, Protocol, TaskChoice
@@ -123,7 +124,7 @@ def plan(
         retrain_steps=_part(setting.retrain_steps, quick, 400),
         tuning_task=_tuning_task(setting, figure) if images is None else None,
         tuning_seeds=repetitions[:1],
-        reshuffled=("ap", "imp") if figure == TABLE1 else (),
+        also=(("ap", "reshuffled"), ("imp", "reshuffled")) if figure == TABLE1 else (),
         protocol=protocol,
         figure=figure,
     )
@@ -265,7 +266,7 @@ def redraw(
         for figure, rows in part.groupby("figure"):
             plain = rows[~rows["reshuffled"]]
             if plain["accuracy"].notna().any():
-                written += style.save(report.draw(plain), folder / str(figure))
+                written += style.save(draw_accuracy(plain), folder / str(figure))
         table = _rows_of_table1(part)
         if table["reshuffled"].any() and table["accuracy"].notna().any():
             written += style.save(draw_table1(part), folder / "table1")
@@ -280,7 +281,7 @@ def redraw(
 def draw_table1(frame: "pd.DataFrame") -> "Figure":
     """Draw architectures as they were found and reshuffled, with the paper's printed values."""
     rows = _rows_of_table1(frame)
-    figure = report.draw(rows)
+    figure = draw_accuracy(rows)
     if (rows["parent"] == "vgg19").all() and (rows["images"] == 500).all():
         with style.styled():
             for method, printed in page.PRINTED.items():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal, NamedTuple, get_args
 
@@ -12,6 +12,7 @@ from torch import nn
 from aprune.connections import find_connections
 from aprune.errors import SettingError
 from aprune.experiments.run import SearchRun, TransferRun
+from aprune.experiments.variant import VARIANTS, is_possible
 from aprune.initialise import Scheme
 from aprune.maths.select import check_sparsity
 from aprune.methods import METHODS, Method, find_method
@@ -70,12 +71,13 @@ class Arm(NamedTuple):
     Attributes:
         method: Its name, or `dense`.
         sparsity: Of its architectures; 0 for the dense parent.
-        reshuffled: Whether their connections are moved to random places within each layer.
+        variant: One of `VARIANTS`; empty for architectures as they were found, with fresh weights that
+            fit the mask.
     """
 
     method: str
     sparsity: float
-    reshuffled: bool = False
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,7 @@ class Comparison:
         figure: What the rows are marked with.
         onto: Another parent, to retrain in: it gets connections at random places, with the density of
             each layer from the architectures that were found in `parent`.
-        reshuffled: Methods whose architectures are also retrained with the connections of each layer in
-            random places: what is left of them is how many each layer keeps.
+        also: Pairs of a method and one of `VARIANTS`, to be retrained beside the others.
 
     Example:
         >>> digits = TaskChoice("digits")
@@ -150,7 +151,7 @@ class Comparison:
     tuning_task: TaskChoice | None = None
     tuning_seeds: tuple[int, ...] = ()
     onto: str | None = None
-    reshuffled: tuple[str, ...] = ()
+    also: tuple[tuple[str, str], ...] = ()
     protocol: Protocol = "fair"
     figure: str = ""
 
@@ -161,19 +162,12 @@ class Comparison:
         for name in self.methods:
             if name not in known:
                 raise SettingError(f"unknown method {name!r}: expected one of {', '.join(known)}")
-        for name in self.reshuffled:
-            if name not in self.methods or name == DENSE:
-                raise SettingError(
-                    f"{name!r} cannot be reshuffled: expected some of the methods that are compared,"
-                    f" {', '.join(method for method in self.methods if method != DENSE)}"
-                )
-        if self.onto is not None and self.reshuffled:
-            raise SettingError(
-                f"{', '.join(self.reshuffled)} is to be reshuffled, but what is carried onto another"
-                " parent is in random places anyhow: leave one of the two out"
-            )
+        for method, variant in self.also:
+            self._check_variant(method, variant)
         if not self.tuning_seeds:
             object.__setattr__(self, "tuning_seeds", self.seeds[:_TUNING_SEEDS])
+        if _repeats(self.also):
+            raise SettingError(f"also is {self.also!r}: expected each once")
         for what in ("methods", "sparsities", "seeds", "tuning_seeds"):
             values = getattr(self, what)
             if not values or _repeats(values):
@@ -187,6 +181,29 @@ class Comparison:
         ordered = tuple(sorted(check_sparsity(sparsity) for sparsity in self.sparsities))
         object.__setattr__(self, "sparsities", ordered)
 
+    def _check_variant(self, method: str, variant: str) -> None:
+        if variant not in VARIANTS:
+            raise SettingError(
+                f"unknown variant {variant!r}: expected one of {', '.join(VARIANTS)}"
+            )
+        if method not in self.methods:
+            raise SettingError(
+                f"{method}.{variant} is asked for, but {method!r} is not among the methods that are"
+                f" compared: {', '.join(self.methods)}"
+            )
+        if self.onto is not None:
+            raise SettingError(
+                f"{method}.{variant} is asked for, but what is carried onto another parent is in random"
+                " places with fresh weights: leave one of the two out"
+            )
+        if self.protocol == "paper" and variant != "reshuffled":
+            raise SettingError(f"the paper's protocol knows no {variant} architectures: use fair")
+        if not is_possible(variant, None if method == DENSE else self.method(method)):
+            raise SettingError(
+                f"{method} has no {variant} architectures: there is nothing such as"
+                f" {VARIANTS[variant].summary}"
+            )
+
     def method(self, name: str) -> Method:
         """Return a method with its settings."""
         given = {method.name: method for method in self.settings}
@@ -197,8 +214,8 @@ class Comparison:
         for method in self.methods:
             for sparsity in (0.0,) if method == DENSE else self.sparsities:
                 yield Arm(method, sparsity)
-                if method in self.reshuffled:
-                    yield Arm(method, sparsity, reshuffled=True)
+                for variant in (variant for owner, variant in self.also if owner == method):
+                    yield Arm(method, sparsity, variant)
 
 
 def _repeats(values: Sequence[object]) -> bool:
@@ -231,11 +248,14 @@ class Plan:
         c = self.comparison
         if method == DENSE:
             return None
-        task = self._task(c.search_task, seed)
-        recipe = Recipe.for_search(self._network(task, c.parent), task).but(
-            steps=c.search_steps, batch=c.search_batch, lr=c.search_lr
-        )
-        return SearchRun(c.parent, c.method(method), task, recipe, c.sparsities, seed)
+        task, weights = self._task(c.search_task, seed), (method, "fine_tuned") in c.also
+        recipe = self._search_recipe(task)
+        return SearchRun(c.parent, c.method(method), task, recipe, c.sparsities, seed, weights)
+
+    def _search_recipe(self, task: Task) -> Recipe:
+        c = self.comparison
+        usual = Recipe.for_search(self._network(task, c.parent), task)
+        return usual.but(steps=c.search_steps, batch=c.search_batch, lr=c.search_lr)
 
     def tuning(self, arm: Arm, seed: int, trial: Trial) -> TransferRun:
         """Return a retraining that never sees the test images: a part of the others judges it."""
@@ -257,11 +277,19 @@ class Plan:
 
     def _transfer(self, arm: Arm, seed: int, trial: Trial, task: Task) -> TransferRun:
         recipe = self._recipe(task).but(lr=trial.lr, mixup=trial.mixup)
-        search = self.search(arm.method, seed)
         init: Scheme = "normal" if self.comparison.protocol == "paper" else "auto"
-        return TransferRun(
-            self._retrained, search, arm.sparsity, task, recipe, seed, arm.reshuffled, init
-        )
+        search = self.search(arm.method, seed)
+        plain = TransferRun(self._retrained, search, arm.sparsity, task, recipe, seed, init=init)
+        if not arm.variant:
+            return plain
+        varied = replace(plain, **VARIANTS[arm.variant].changes)
+        learnt = search is None and varied.start == "fine_tuned"
+        return replace(varied, before=self._dense(seed)) if learnt else varied
+
+    def _dense(self, seed: int) -> TransferRun:
+        """Return the dense parent's training on the task of the search, as long as a search."""
+        task = self._task(self.comparison.search_task, seed)
+        return TransferRun(self.comparison.parent, None, 0.0, task, self._search_recipe(task), seed)
 
     def _recipe(self, task: Task) -> Recipe:
         c = self.comparison

@@ -1,4 +1,4 @@
-"""What the paper leaves open, as comparisons: other parents, and tasks that are less alike.
+"""What the paper leaves open, as comparisons: other parents, tasks that are less alike, other weights.
 
 Each question is a few comparisons. They differ in one thing each from figure 5 of the paper: ten classes
 of CIFAR-100 with 500 images, with architectures from CIFAR-10.
@@ -60,6 +60,32 @@ def _tasks(seeds: int) -> dict[str, Comparison]:
     }
 
 
+def _starts(seeds: int) -> dict[str, Comparison]:
+    """Return the same architectures from other weights, and what keeping the weights is worth.
+
+    Weights that were trained before want to be moved less: there are smaller rates to choose from.
+    """
+    ways = ("normal", "he", "he_density", "he_fan_in", "rewound", "fine_tuned")
+    parents = ("vgg19_bn", "vgg19")
+    return {
+        parent: replace(
+            _base(seeds),
+            parent=parent,
+            methods=("ap", "dense"),
+            also=(*(("ap", way) for way in ways), ("dense", "fine_tuned")),
+            lrs=(0.02, 0.05, 0.1, 0.2),
+        )
+        for parent in parents
+    }
+
+
+def _bare(seeds: int) -> dict[str, Comparison]:
+    """Return architectures with one weight a layer and its negative."""
+    compared = ("ap", "random", "imp", "dense")
+    also = tuple((method, "bare") for method in compared)
+    return {"vgg19_bn": replace(_base(seeds), methods=compared, also=also)}
+
+
 def _present(names: str) -> tuple[str, ...]:
     """Return those of some classes of CIFAR-100 that there are images of."""
     there = set(load_task("cifar100").classes)
@@ -67,7 +93,7 @@ def _present(names: str) -> tuple[str, ...]:
 
 
 QUESTIONS: Mapping[str, Callable[[int], dict[str, Comparison]]] = MappingProxyType(
-    {"parents": _parents, "tasks": _tasks}
+    {"parents": _parents, "tasks": _tasks, "starts": _starts, "bare": _bare}
 )
 """From the name of a question to its comparisons, for so many seeds."""
 

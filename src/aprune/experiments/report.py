@@ -1,28 +1,24 @@
-"""The rows of a comparison as a table and as a figure."""
+"""The rows of a comparison as a table."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aprune.experiments import style
+from aprune.experiments.plan import DENSE
 from aprune.maths.statistics import Interval, paired_interval, summarise
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TITLES = {"ap": "AP", "imp": "IMP", "erk": "ERK", "snip": "SNIP", "grasp": "GraSP"}
 TITLES |= {"synflow": "SynFlow", "edge_popup": "edge-popup", "set": "SET", "rigl": "RigL"}
+_VARIANTS = {"he": "He", "he_density": "He by density", "he_fan_in": "He by inputs"}
+_VARIANTS |= {"fine_tuned": "fine-tuned"}
+_AND = ", "  # between a method and its variant
 RESHUFFLED = ", reshuffled"
 """Ends the name of a method whose connections were moved within their layers."""
 
 FEWEST = 5
 """Seeds below which no interval is shown: resampling two or three numbers pretends to know."""
-
-_DENSE = "dense"
-_MANY = 8  # methods that the legend of a column has room for
-_DODGE = 1.03  # methods stand side by side, so that no bar hides another
 
 
 @dataclass(frozen=True)
@@ -71,22 +67,35 @@ def tabulate(frame: "pd.DataFrame") -> Table:
 
 
 def name_arms(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Give reshuffled rows a method of their own, as `ap, reshuffled`."""
-    if "reshuffled" not in frame or not frame["reshuffled"].any():
-        return frame
-    plain = ~frame["reshuffled"] | frame["method"].str.endswith(RESHUFFLED)
-    return frame.assign(method=frame["method"].where(plain, frame["method"] + RESHUFFLED))
+    """Give rows of a variant a method of their own, as `ap, reshuffled`."""
+    method = frame["method"]
+    variant = frame["variant"].fillna("") if "variant" in frame else method.str[:0]
+    if "reshuffled" in frame:  # all that rows say that are older than other variants
+        moved = frame["reshuffled"].astype(bool) & (variant == "")
+        variant = variant.where(~moved, RESHUFFLED.removeprefix(_AND))
+    as_it_is = (variant == "") | method.str.contains(_AND)
+    return frame.assign(method=method.where(as_it_is, method + _AND + variant))
+
+
+def base_of(method: str) -> str:
+    """Return the method that a variant is one of.
+
+    Example:
+        >>> base_of("ap, reshuffled")
+        'ap'
+    """
+    return method.partition(_AND)[0]
 
 
 def title_of(method: str) -> str:
     """Return the name of a method as it is printed.
 
     Example:
-        >>> title_of("ap, reshuffled")
-        'AP, reshuffled'
+        >>> title_of("ap, he_fan_in")
+        'AP, He by inputs'
     """
-    base = method.removesuffix(RESHUFFLED)
-    return TITLES.get(base, base) + method[len(base) :]
+    base, joint, variant = method.partition(_AND)
+    return TITLES.get(base, base) + joint + _VARIANTS.get(variant, variant)
 
 
 def _list(values: "pd.Series[float]") -> str:
@@ -107,7 +116,7 @@ def write_table(frame: "pd.DataFrame") -> str:
     first = frame.iloc[0]
     table = tabulate(frame)
     lines = [
-        f"Parent {_parents(first)}, {first['images']} training images. Accuracy on the test images of"
+        f"Parent {parents_of(first)}, {first['images']} training images. Accuracy on the test images of"
         " the new task, mean ± standard deviation over seeds; AP − method is the mean of the"
         f" differences seed by seed, with its 95 % interval from {FEWEST} seeds on.",
         "",
@@ -148,91 +157,19 @@ def interval_of(frame: "pd.DataFrame", method: str, other: str, sparsity: float)
 
 def sparsities_of(frame: "pd.DataFrame") -> list[float]:
     """Return the sparsities in rising order; that of the dense parent only if it is alone."""
-    pruned = frame.loc[frame["method"] != _DENSE, "sparsity"]
+    pruned = frame.loc[frame["method"].map(base_of) != DENSE, "sparsity"]
     return sorted((pruned if len(pruned) else frame["sparsity"]).unique().tolist())
 
 
-def draw(frame: "pd.DataFrame") -> "Figure":
-    """Draw accuracy against sparsity, so spaced that halving the connections is always as far.
-
-    Args:
-        frame: What `compare` returned, with at least one accuracy.
-
-    Returns:
-        A figure, of column width unless there are many methods; lines are means, bars and the dense
-        parent's band one standard deviation each way.
-    """
-    with style.styled():
-        curves = list(_points(name_arms(frame)))
-        many = len(curves) > _MANY
-        figure = style.make_figure(
-            *((style.PAGE_WIDTH, 3.6) if many else (style.COLUMN_WIDTH, 2.6))
-        )
-        axes = figure.add_subplot()
-        for number, (method, points) in enumerate(curves):
-            base, label = method.removesuffix(RESHUFFLED), title_of(method)
-            colour, dashes = style.COLOURS.get(base, style.OTHER), style.DASHES.get(base, "-")
-            if method == _DENSE:
-                _, mean, std = points[0]
-                axes.axhspan(mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
-                axes.axhline(mean, color=colour, linestyle=dashes, label=label, zorder=1)
-                continue
-            sparsities, means, stds = (list(column) for column in zip(*points, strict=True))
-            axes.errorbar(
-                [_DODGE ** (number - (len(curves) - 1) / 2) * (1 - s) for s in sparsities],
-                means,
-                yerr=stds,
-                color=colour,
-                linestyle=dashes,
-                marker="o",
-                alpha=1.0 if method == base else 0.5,
-                markerfacecolor=colour if method == base else "white",
-                capsize=2,
-                elinewidth=0.8,
-                label=label,
-            )
-        _finish(axes, frame, columns=7 if many else 4)
-    return figure
-
-
-def _points(frame: "pd.DataFrame") -> Iterator[tuple[str, list[tuple[float, float, float]]]]:
-    """Yield each method with sparsity, mean and standard deviation (0 of a single seed)."""
-    for method in frame["method"].unique():
-        alive = frame[(frame["method"] == method) & frame["accuracy"].notna()]
-        points = []
-        for sparsity, part in alive.groupby("sparsity"):
-            summary = summarise(part["accuracy"].to_numpy())
-            points.append((float(sparsity), summary.mean, summary.std if summary.n > 1 else 0.0))
-        if points:
-            yield method, points
-
-
-def _finish(axes: "Axes", frame: "pd.DataFrame", *, columns: int) -> None:
-    sparsities = sparsities_of(frame)
-    axes.set_xscale("log")
-    axes.set_xticks([1 - s for s in sparsities], [f"{s:g}" for s in sparsities])
-    axes.set_xticks([], minor=True)
-    axes.set_xlim(1.25 * (1 - sparsities[0]), 0.8 * (1 - sparsities[-1]))
-    axes.set_xlabel("sparsity (fraction of connections removed)")
-    axes.set_ylabel("accuracy on the new task")
-    first = frame.iloc[0]
-    seeds = frame["seed"].nunique()
-    count = "1 seed" if seeds == 1 else f"{seeds} seeds"
-    axes.set_title(f"{_parents(first)}, {first['images']} images, {count}")
-    # below the axes: inside, it would lie on the dense parent's band
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.legend(loc="outside lower center", ncols=columns)
-
-
-def _parents(row: "pd.Series[Any]") -> str:
+def parents_of(row: "pd.Series[Any]") -> str:
+    """Return the parent of a row, and the one that it was carried onto."""
     onto = row.get("onto")
     return f"{row['parent']} → {onto}" if onto else str(row["parent"])
 
 
 def _runs(frame: "pd.DataFrame", method: str, sparsity: float) -> "pd.DataFrame":
-    of_method = frame["method"] == method
-    return frame[of_method if method == _DENSE else of_method & (frame["sparsity"] == sparsity)]
+    of_method, dense = frame["method"] == method, base_of(method) == DENSE
+    return frame[of_method if dense else of_method & (frame["sparsity"] == sparsity)]
 
 
 def _describe_accuracy(part: "pd.DataFrame") -> str:

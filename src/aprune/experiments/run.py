@@ -1,27 +1,23 @@
 """The two kinds of work that experiments consist of, each done once and then looked up."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 
 from aprune.architecture import Architecture
-from aprune.bulk import transfer_many
-from aprune.connections import find_connections, shapes_of
-from aprune.errors import SearchError, TrainingError
+from aprune.errors import SearchError
 from aprune.experiments.store import Store
 from aprune.finding import search
 from aprune.initialise import Scheme
-from aprune.maths.seed import derive_seed
 from aprune.methods import Method
-from aprune.progress import Clock
-from aprune.retraining import Retraining
 from aprune.tasks import Task
+from aprune.trained import Trained
 from aprune.training import Recipe, describe_settings
-from aprune.training.network import outline_for
 
+Start = Literal["fresh", "rewound", "fine_tuned"]
 _VERSION = 3  # raised when the same settings come to mean something else
 
 
@@ -39,6 +35,7 @@ class SearchRun:
         recipe: How weights are trained on the way.
         sparsities: Of the architectures, in rising order; a search is shaped by all of them.
         seed: Of everything random.
+        weights: Whether to keep the searched networks too, which makes no other search of it.
     """
 
     parent: str
@@ -47,6 +44,7 @@ class SearchRun:
     recipe: Recipe
     sparsities: tuple[float, ...]
     seed: int
+    weights: bool = field(default=False, compare=False)
 
     def describe(self) -> dict[str, Any]:
         """Return everything that determines the result, as JSON can hold it."""
@@ -90,6 +88,7 @@ class SearchRun:
                 sparsities=self.sparsities,
                 seed=self.seed,
                 recipe=self.recipe,
+                weights=self.weights,
                 device=device,
                 progress=False,
             )
@@ -98,6 +97,8 @@ class SearchRun:
         else:
             for sparsity, architecture in zip(self.sparsities, found.architectures, strict=True):
                 store.put_architecture(self._describe_architecture(sparsity), architecture)
+            for sparsity, network in zip(self.sparsities, found.networks, strict=self.weights):
+                store.put_network(self._describe_architecture(sparsity), network)
             result |= {
                 "steps": found.steps,
                 "loss": found.curves[-1].final() if found.curves else None,
@@ -111,7 +112,7 @@ class SearchRun:
                 ],
             }
         result["seconds"] = round(time.perf_counter() - begin, 3)
-        return _keep(store, self, result, device)
+        return keep(store, self, result, device)
 
     def architecture(
         self, sparsity: float, store: Store, device: torch.device
@@ -121,6 +122,16 @@ class SearchRun:
         if kept is None and not (self.look(store) or {}).get("failed"):
             self.do(store, device)
             kept = store.get_architecture(self._describe_architecture(sparsity))
+        return kept
+
+    def network(self, sparsity: float, store: Store, device: torch.device) -> Trained | None:
+        """Return the network with the weights of the search, as `architecture` does."""
+        assert self.weights
+        wanted = self._describe_architecture(sparsity)
+        kept = store.get_network(wanted, self.parent)
+        if kept is None and not (self.look(store) or {}).get("failed"):
+            self.do(store, device)
+            kept = store.get_network(wanted, self.parent)
         return kept
 
     def _describe_architecture(self, sparsity: float) -> dict[str, Any]:
@@ -141,6 +152,10 @@ class TransferRun:
         seed: Of the fresh weights and of the order of images.
         reshuffled: Whether the connections are moved to random places within each layer before.
         init: How fresh weights are drawn.
+        start: Which weights to start from: `fresh` ones, those that the search began with
+            (`rewound`), or those that it ended with (`fine_tuned`).
+        before: Where the dense parent got its weights, if it is fine-tuned.
+        bare: Whether the connections of a layer have one weight and its negative.
     """
 
     parent: str
@@ -151,12 +166,18 @@ class TransferRun:
     seed: int
     reshuffled: bool = False
     init: Scheme = "auto"
+    start: Start = "fresh"
+    before: "TransferRun | None" = None
+    bare: bool = False
 
     def describe(self) -> dict[str, Any]:
         """Return everything that determines the result, as JSON can hold it."""
         # what was done before there was a choice keeps its name
         choice: dict[str, Any] = {"reshuffled": True} if self.reshuffled else {}
         choice |= {"init": self.init} if self.init != "auto" else {}
+        choice |= {"start": self.start} if self.start != "fresh" else {}
+        choice |= {"before": self.before.describe()} if self.before is not None else {}
+        choice |= {"bare": True} if self.bare else {}
         return {
             "kind": "transfer",
             "version": _VERSION,
@@ -174,79 +195,10 @@ class TransferRun:
         return store.get(self.describe())
 
 
-def retrain_all(
-    runs: Iterable[TransferRun],
-    store: Store,
-    device: torch.device,
-    time_limit: float | None = None,
-) -> Iterator[tuple[TransferRun, dict[str, Any]]]:
-    """Do retrainings together, each once, and keep each result as soon as it is there.
-
-    A retraining that diverges has no accuracy: that is None, and `failed` holds the reason.
-
-    Args:
-        runs: What to do; what was done before is looked up.
-        store: Where results are kept, and architectures come from.
-        device: Where to train.
-        time_limit: As `transfer_many` takes it; with 0 everything is only looked up.
-
-    Yields:
-        Each run with its result. What the time did not suffice for is missing.
-    """
-    clock = Clock(time_limit)
-    todo: dict[Retraining, TransferRun] = {}
-    for run in dict.fromkeys(runs):
-        if (known := run.look(store)) is not None:
-            yield run, known
-        elif clock.may_start("search"):  # an architecture that was not kept is searched again
-            found = run.search.architecture(run.sparsity, store, device) if run.search else None
-            if run.search is not None and found is None:
-                yield run, _keep(store, run, _result(failed="the search died"), device)
-            else:
-                found = _prepare(run, found)
-                retraining = Retraining(found, run.parent, run.task, run.seed, run.recipe, run.init)
-                todo[retraining] = run
-    together = transfer_many(list(todo), device=device, progress=False, time_limit=clock.left)
-    for retraining, trained in together:
-        if isinstance(trained, TrainingError):
-            result = _result(failed=str(trained))
-        else:
-            result = _result(
-                accuracy=trained.accuracy,
-                train_loss=trained.curve.final(),
-                curve=trained.curve.thinned(),
-            )
-        yield todo[retraining], _keep(store, todo[retraining], result, device)
-
-
-def _prepare(run: TransferRun, found: Architecture | None) -> Architecture | None:
-    """Move connections within their layers, or onto another parent, if a run asks for it."""
-    if found is None or run.search is None:
-        return None
-    if run.parent != run.search.parent:
-        shapes = shapes_of(find_connections(outline_for(run.parent, run.task)))
-        seed = derive_seed(run.seed, "onto")
-        return found.spread_onto(shapes, sparsity=run.sparsity, seed=seed)
-    return found.shuffle(derive_seed(run.seed, "reshuffle")) if run.reshuffled else found
-
-
-def _result(
-    failed: str | None = None,
-    accuracy: float | None = None,
-    train_loss: float | None = None,
-    curve: Sequence[float] = (),
-) -> dict[str, Any]:
-    return {
-        "failed": failed,
-        "accuracy": accuracy,
-        "train_loss": train_loss,
-        "curve": list(curve),
-    }
-
-
-def _keep(
+def keep(
     store: Store, run: SearchRun | TransferRun, result: Mapping[str, Any], device: torch.device
 ) -> dict[str, Any]:
+    """Put a result into the store, with where it was made; return all of it."""
     whole = {**result, "device": device.type}
     store.put(run.describe(), whole)
     return whole

@@ -8,12 +8,15 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from aprune.architecture import Architecture
-from aprune.errors import ArchitectureError, SettingError
+from aprune.errors import ArchitectureError, FileError, SettingError
 from aprune.files import writing
+from aprune.parents import parent_names
+from aprune.trained import Trained, load_model
 
 Description = Mapping[str, Any]
 
@@ -37,9 +40,9 @@ def key_of(description: Description) -> str:
 class Store:
     """Results and architectures of runs under one folder.
 
-    Results are in `runs/<key>.json`, architectures in `architectures/<key>.arch.safetensors`. Files
-    are written whole or not at all; one that is damaged, half copied or of another run counts as
-    absent.
+    Results are in `runs/<key>.json`, architectures in `architectures/<key>.arch.safetensors`, networks
+    with their weights, where they are asked for, in `networks/<key>.safetensors`. Files are written
+    whole or not at all; one that is damaged, half copied or of another run counts as absent.
 
     Args:
         folder: Where to keep them; it is made with the first file.
@@ -104,6 +107,25 @@ class Store:
         marked = architecture.with_provenance(run=key_of(description))
         marked.save(self._architecture_path(description))
 
+    def get_network(self, description: Description, parent: str) -> Trained | None:
+        """Return the network so described, on the CPU, or None if there is none."""
+        path = self._network_path(description)
+        with contextlib.suppress(FileError):
+            network = load_model(path, None if parent in parent_names() else parent)
+            if network.provenance.get("run") == key_of(description):
+                return network
+        self._distrust(path)
+        return None
+
+    def put_network(self, description: Description, network: Trained) -> None:
+        """Keep a network with its weights; its provenance also gets the key of the run.
+
+        Raises:
+            FileError: Nothing can be written there.
+        """
+        provenance = {**network.provenance, "run": key_of(description)}
+        replace(network, provenance=provenance).save(self._network_path(description))
+
     def _distrust(self, path: Path) -> None:
         if path.exists() and path not in self.damaged:
             self.damaged.append(path)
@@ -113,6 +135,9 @@ class Store:
 
     def _architecture_path(self, description: Description) -> Path:
         return self.folder / "architectures" / f"{key_of(description)}.arch.safetensors"
+
+    def _network_path(self, description: Description) -> Path:
+        return self.folder / "networks" / f"{key_of(description)}.safetensors"
 
 
 def _digest(value: Any) -> str:

@@ -60,6 +60,40 @@ DASHES: Mapping[str, str | tuple[int, tuple[float, ...]]] = MappingProxyType(
     }
 )
 
+# Variants of a method have its colour, and a mark of their own.
+_MARKERS: Mapping[str, str] = MappingProxyType(
+    {
+        "": "o",
+        "reshuffled": "o",
+        "bare": "X",
+        "normal": "D",
+        "he": "s",
+        "he_density": "^",
+        "he_fan_in": "v",
+        "rewound": "<",
+        "fine_tuned": "P",
+    }
+)
+
+
+def look_of(method: str) -> dict[str, Any]:
+    """Return how the line of a method, or of a variant such as `ap, bare`, looks.
+
+    Example:
+        >>> look_of("ap, reshuffled")["color"] == COLOURS["ap"]
+        True
+    """
+    base, _, variant = method.partition(", ")
+    colour = COLOURS.get(base, OTHER)
+    return {
+        "color": colour,
+        "linestyle": DASHES.get(base, "-"),
+        "marker": _MARKERS.get(variant, "o"),
+        "alpha": 0.5 if variant else 1.0,
+        "markerfacecolor": "white" if variant else colour,
+    }
+
+
 _SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
         "font.family": "sans-serif",

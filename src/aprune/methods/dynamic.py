@@ -59,6 +59,11 @@ class Dynamic(Method):
         """Return scores of the connections of a layer: those with the largest come in."""
         raise NotImplementedError
 
+    @property
+    def rewinds(self) -> bool:
+        """Return False: what was not connected at first had no weight."""
+        return False
+
     def search(self, problem: Problem) -> Outcome:
         """Train with exchanges, once for each sparsity."""
         model, recipe, seed = problem.model, problem.recipe, problem.seed

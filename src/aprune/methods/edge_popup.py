@@ -31,6 +31,11 @@ class EdgePopup(Method):
     cost: ClassVar[str] = "a training a sparsity"
     nested: ClassVar[bool] = False
 
+    @property
+    def rewinds(self) -> bool:
+        """Return False: its weights are never trained, and all of one size."""
+        return False
+
     def search(self, problem: Problem) -> Outcome:
         """Train the scores, once for each sparsity."""
         masks: dict[float, Masks] = {}

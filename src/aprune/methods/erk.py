@@ -26,6 +26,11 @@ class ERK(Method):
     trains: ClassVar[bool] = False
     looks: ClassVar[bool] = False
 
+    @property
+    def rewinds(self) -> bool:
+        """Return False: there are no weights to go back to."""
+        return False
+
     def search(self, problem: Problem) -> Outcome:
         """Draw the masks; nothing is trained."""
         return Outcome({s: draw_erk(problem, s) for s in problem.sparsities})

@@ -33,6 +33,11 @@ class Random(Method):
         if self.spread not in ("layer", "global"):
             raise SettingError(f"spread is {self.spread!r}: expected layer or global")
 
+    @property
+    def rewinds(self) -> bool:
+        """Return False: there are no weights to go back to."""
+        return False
+
     def search(self, problem: Problem) -> Outcome:
         """Draw the masks; nothing is trained."""
         return Outcome({s: self._draw(problem, s) for s in problem.sparsities})

@@ -1,0 +1,147 @@
+"""Retrainings of an experiment, done together."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from aprune.architecture import Architecture
+from aprune.bulk import transfer_many
+from aprune.connections import find_connections, shapes_of
+from aprune.errors import TrainingError
+from aprune.experiments.run import SearchRun, TransferRun, keep
+from aprune.experiments.store import Store
+from aprune.initialise import initialise
+from aprune.maths.seed import derive_seed
+from aprune.progress import Clock
+from aprune.retraining import Retraining, transfer
+from aprune.trained import Trained
+from aprune.training.network import network_for, outline_for
+
+
+def retrain_all(
+    runs: Iterable[TransferRun],
+    store: Store,
+    device: torch.device,
+    time_limit: float | None = None,
+) -> Iterator[tuple[TransferRun, dict[str, Any]]]:
+    """Do retrainings together, each once, and keep each result as soon as it is there.
+
+    A retraining that diverges has no accuracy: that is None, and `failed` holds the reason.
+
+    Args:
+        runs: What to do; what was done before is looked up.
+        store: Where results are kept, and architectures come from.
+        device: Where to train.
+        time_limit: As `transfer_many` takes it; with 0 everything is only looked up.
+
+    Yields:
+        Each run with its result. What the time did not suffice for is missing.
+    """
+    clock, starts = Clock(time_limit), Starts(store, device)
+    todo: dict[Retraining, TransferRun] = {}
+    for run in dict.fromkeys(runs):
+        if (known := run.look(store)) is not None:
+            yield run, known
+        elif clock.may_start("search"):  # an architecture that was not kept is searched again
+            found = run.search.architecture(run.sparsity, store, device) if run.search else None
+            start = starts.get(run)
+            if run.search is not None and found is None:
+                yield run, keep(store, run, _result(failed="the search died"), device)
+                continue
+            retraining = Retraining(
+                _prepare(run, found),
+                run.parent,
+                run.task,
+                run.seed,
+                run.recipe,
+                run.init,
+                start_from=start,
+                bare=run.bare,
+            )
+            todo[retraining] = run
+    together = transfer_many(list(todo), device=device, progress=False, time_limit=clock.left)
+    for retraining, trained in together:
+        if isinstance(trained, TrainingError):
+            result = _result(failed=str(trained))
+        else:
+            result = _result(
+                accuracy=trained.accuracy,
+                train_loss=trained.curve.final(),
+                curve=trained.curve.thinned(),
+            )
+        yield todo[retraining], keep(store, todo[retraining], result, device)
+
+
+def _prepare(run: TransferRun, found: Architecture | None) -> Architecture | None:
+    """Move connections within their layers, or onto another parent, if a run asks for it."""
+    if found is None or run.search is None:
+        return None
+    if run.parent != run.search.parent:
+        shapes = shapes_of(find_connections(outline_for(run.parent, run.task)))
+        seed = derive_seed(run.seed, "onto")
+        return found.spread_onto(shapes, sparsity=run.sparsity, seed=seed)
+    return found.shuffle(derive_seed(run.seed, "reshuffle")) if run.reshuffled else found
+
+
+def _result(
+    failed: str | None = None,
+    accuracy: float | None = None,
+    train_loss: float | None = None,
+    curve: Sequence[float] = (),
+) -> dict[str, Any]:
+    return {
+        "failed": failed,
+        "accuracy": accuracy,
+        "train_loss": train_loss,
+        "curve": list(curve),
+    }
+
+
+class Starts:
+    """The weights that retrainings start from, if not from fresh ones; each is made once."""
+
+    def __init__(self, store: Store, device: torch.device) -> None:
+        self._store, self._device = store, device
+        self._first: dict[tuple[str, int], Trained] = {}
+
+    def get(self, run: TransferRun) -> Trained | None:
+        """Return a network, or None for fresh weights."""
+        if run.start == "fresh":
+            return None
+        if run.before is not None:
+            return self._dense(run.before)
+        assert run.search is not None
+        if run.start == "rewound":
+            return self._rewound(run.search)
+        return run.search.network(run.sparsity, self._store, self._device)
+
+    def _rewound(self, search: SearchRun) -> Trained:
+        """Draw the weights that a search began with once more."""
+        which = (search.parent, search.seed)
+        if which not in self._first:
+            model = network_for(
+                search.parent, search.task, self._device, seed=search.seed, weights=False
+            )
+            initialise(model, scheme="he", seed=search.seed)
+            self._first[which] = Trained.of(model.cpu(), search.task, {})
+        return self._first[which]
+
+    def _dense(self, run: TransferRun) -> Trained:
+        """Train the dense parent on the old task, unless that was done before."""
+        kept = self._store.get_network(run.describe(), run.parent)
+        if kept is not None:
+            return kept
+        result = transfer(
+            None,
+            run.parent,
+            run.task,
+            seed=run.seed,
+            recipe=run.recipe,
+            device=self._device,
+            progress=False,
+        )
+        self._store.put_network(run.describe(), result.trained)
+        kept = self._store.get_network(run.describe(), run.parent)
+        assert kept is not None
+        return kept
