@@ -190,6 +190,7 @@ def search(
         "steps": outcome.steps,
         "train_loss": outcome.curves[-1].final() if outcome.curves else None,
         "test_accuracy": accuracy,
+        **outcome.notes,
     }
     architectures = {s: Architecture(outcome.masks[s], {**origin, "sparsity": s}) for s in ordered}
     asked = [float(s) for s in sparsities]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from aprune.cli import compare, data, demo, find, methods, reproduce, show, transfer
+from aprune.cli import bound, compare, data, demo, find, methods, reproduce, show, transfer
 from aprune.cli.output import complain, one_line
 from aprune.errors import ApruneError
 
@@ -64,7 +64,7 @@ def make_app() -> typer.Typer:
 
     Example:
         >>> len(make_app().registered_commands)
-        6
+        7
     """
     app = typer.Typer(
         add_completion=False,
@@ -78,6 +78,7 @@ def make_app() -> typer.Typer:
     app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
     app.command("show", epilog=show.EXAMPLE)(show.show)
     app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
+    app.command("bound", epilog=bound.EXAMPLE)(bound.bound)
     app.add_typer(reproduce.make_app(), name="reproduce")
     app.add_typer(data.make_app(), name="data")
     return app

@@ -63,7 +63,7 @@ def cold_mask(w: Tensor, t_l: float) -> Tensor:
     return torch.threshold(torch.sigmoid(t_l * w), 1e-20, 0.0)
 
 
-def warm_slope(w: Tensor, t_s: float) -> Tensor:
+def warm_slope(w: Tensor, t_s: Tensor | float) -> Tensor:
     """Compute t_s·σ′(t_s·w), the slope that stands in for the vanishing one.
 
     Written as σ(x)·σ(−x), which keeps its digits where 1 − σ(x) would lose them.

@@ -29,7 +29,8 @@ from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_count
 from aprune.methods.attached import Search, sparsities_of
 from aprune.methods.protocol import Method, Outcome, Problem
-from aprune.training import choose_engine, fit
+from aprune.methods.theory import Recorder
+from aprune.training import choose_engine, fit, no_more_than_captured
 from aprune.training.fused import FusedUpdate
 from aprune.training.update import Update
 
@@ -61,6 +62,8 @@ class AP(Method):
         dense_start: Fraction of the steps before the first connection goes; None takes 0.3 for
             networks that normalise and 0.5 for others, which die without it.
         ramp_end: Fraction of the steps at which the last sparsity is reached.
+        record: Whether to measure on the way what Theorem 1 speaks of (see `Search.theory`). The search
+            is the same, and a step of w costs more.
 
     Example:
         >>> AP(sparsity=0.9, steps=100).t_s
@@ -84,6 +87,7 @@ class AP(Method):
     gamma: float | Literal["auto"] = "auto"
     dense_start: float | None = None
     ramp_end: float = 0.9
+    record: bool = field(default=False, metadata={"unless_default": True})
 
     def __post_init__(self) -> None:
         for name in ("t_l", "t_s", "w_scale", "w_step"):
@@ -130,6 +134,11 @@ class AP(Method):
         """Return whether the parent's own weights are used."""
         return self.theta_start == "parent"
 
+    @property
+    def rewinds(self) -> bool:
+        """Return whether θ₀ can be drawn again."""
+        return self.theta_start == "he"
+
     def search(self, problem: Problem) -> Outcome:
         """Learn the mask and the weights together; one search passes through all sparsities."""
         model, recipe, seed = problem.model, problem.recipe, problem.seed
@@ -142,6 +151,8 @@ class AP(Method):
         method = replace(self, sparsity=problem.sparsities, steps=recipe.steps)
         chosen, keeps = problem.connections, problem.weights
         level = choose_engine(problem.engine, model, recipe.steps)
+        if self.record:
+            level = no_more_than_captured(level)
         with contextlib.ExitStack() as stack:
             update: Update | None = None
             if level in ("fused", "compiled"):
@@ -164,7 +175,14 @@ class AP(Method):
                 progress=problem.progress,
             )
         search.finish()
-        return Outcome(search.masks, search.weights, [curve], recipe=recipe, trained=True)
+        return Outcome(
+            search.masks,
+            search.weights,
+            [curve],
+            recipe=recipe,
+            trained=True,
+            notes=search.notes(),
+        )
 
 
 def attach(
@@ -226,8 +244,11 @@ def _attach(
     weights: bool,
 ) -> Search:
     w = _draw_w(method, connections, seed)
-    attach_masks(model, w, method.t_l, method.t_s)
-    return Search(model, method, connections, w, weights=weights)
+    masks = attach_masks(model, w, method.t_l, method.t_s)
+    recorder = None
+    if method.record:
+        recorder = Recorder(list(masks.values()), list(w.values()), method.t_l, method.t_s)
+    return Search(model, method, connections, w, weights=weights, recorder=recorder)
 
 
 def _draw_w(method: AP, connections: Mapping[str, nn.Parameter], seed: int) -> dict[str, Tensor]:

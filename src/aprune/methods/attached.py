@@ -1,6 +1,7 @@
 """A search in progress: what `attach` returns, and what `find` trains with."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from aprune.maths.schedules import find_schedule, ramp
 from aprune.maths.select import check_sparsity, keep_count, keep_largest
 from aprune.methods.descent import Descent
 from aprune.methods.protocol import Masks, masked_state
+from aprune.methods.theory import Recorder, Theory
 from aprune.training import Hook
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Search(Hook):
         *,
         weights: bool = False,
         attached: bool = True,
+        recorder: Recorder | None = None,
     ) -> None:
         assert method.steps is not None
         self.sparsities = sparsities_of(method)
@@ -59,6 +62,7 @@ class Search(Hook):
         self._theta = dict(theta)
         gamma = None if method.gamma == "auto" else method.gamma
         self.descent = Descent(list(self.w.values()), relative=method.relative, gamma=gamma)
+        self.descent.recorder = recorder
         self.count_active = self.descent.active
         self.behind: dict[str, Tensor] = {}
         start = method.dense_start
@@ -79,6 +83,14 @@ class Search(Hook):
     def sparsity(self) -> float:
         """Return the fraction of connections that are off now."""
         return 1.0 - self.count_active() / self.descent.total
+
+    @property
+    def theory(self) -> Theory | None:
+        """Return what was measured of Theorem 1, if the method records it and w has moved.
+
+        Reading it waits for the device; measuring does not.
+        """
+        return None if self.descent.recorder is None else self.descent.recorder.result()
 
     def step(self) -> None:
         """Do one step of the mask; call it after the optimiser's in a loop of your own."""
@@ -134,8 +146,12 @@ class Search(Hook):
         sparsity = self.sparsities[-1] if sparsity is None else sparsity
         if sparsity not in self.masks:
             raise SearchError(self._short_of(sparsity))
-        origin = {"method": self.method.name, "sparsity": sparsity, **self.origin}
+        origin = {"method": self.method.name, "sparsity": sparsity, **self.origin, **self.notes()}
         return Architecture(self.masks[sparsity], origin)
+
+    def notes(self) -> dict[str, Any]:
+        """Return what the search has measured on its way, for the provenance."""
+        return {} if self.theory is None else {"theory": asdict(self.theory)}
 
     def finish(self) -> None:
         """Fold the masks into the weights, so that the network is an ordinary one again.

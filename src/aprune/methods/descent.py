@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aprune.methods.theory import Recorder
+
 _SAMPLE = 2**16  # ratios looked at to choose γ; all of them in networks with no more connections
 _NEVER = 2**62  # a step that does not come
 
@@ -35,6 +37,7 @@ class Descent:
         jump: Times by which a smaller step than the one before is quite another.
         floats: Step size, whether connections go, running mean square and how much of it there is.
         counts: How many ratios are to be larger than the drift, the steps so far, the first bad one.
+        recorder: Sees every step before it is done, if there is one.
     """
 
     run = 4
@@ -70,6 +73,7 @@ class Descent:
         self._alpha = torch.zeros((), device=device)  # of the step before
         self._one = torch.ones((), device=device)
         self._never = torch.full((), _NEVER, device=device)
+        self.recorder: Recorder | None = None
 
     def aim(self, step_size: float, keep: float) -> None:
         """Tell the coming step its size and, if it chooses γ, the density to come down to.
@@ -88,6 +92,8 @@ class Descent:
         gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.w]
         square = torch.stack(torch._foreach_norm(gradients)).square().sum() / self.total
         alpha = self._size(square)
+        if self.recorder is not None:
+            self.recorder.note(alpha, gradients)
         drift = self._drift(alpha, gradients) if self.chooses_gamma else 2 * alpha * self.gamma
         for w, gradient in zip(self.w, gradients, strict=True):
             w.lerp_(-self._one, drift)

@@ -82,6 +82,7 @@ class Outcome:
         searches: How many searches these are, if each sparsity had to be searched for by itself.
         recipe: How weights were trained on the way, if any were.
         trained: Whether the network that was searched is now the sparsest architecture, trained.
+        notes: What else was measured on the way, by name, for the provenance.
     """
 
     masks: Mapping[float, Masks]
@@ -91,6 +92,7 @@ class Outcome:
     searches: int = 1
     recipe: Recipe | None = None
     trained: bool = False
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -125,6 +127,11 @@ class Method(Protocol):
     def needs_weights(self) -> bool:
         """Whether the search starts from the weights that the parent comes with."""
         return False
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether the search starts from He's weights, drawn with its seed: one can go back to them."""
+        return True
 
     def search(self, problem: Problem) -> Outcome:
         """Choose connections for each sparsity."""

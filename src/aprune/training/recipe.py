@@ -1,6 +1,6 @@
 """How weights are trained: one frozen record, the same for searches and retrainings."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self
 
 from torch import nn
@@ -100,7 +100,7 @@ class Recipe:
         return cls(
             steps=1_600,
             batch=128,
-            lr=0.2 if norms else 0.1,
+            lr=0.1,
             schedule="hold",
             clip=1.0 if norms else 3.0,
             mixup=0.5 if task.augment.flip else 0.0,
@@ -110,11 +110,20 @@ class Recipe:
 def describe_settings(settings: Any) -> dict[str, Any]:
     """Turn a frozen dataclass into something that JSON can hold; functions become their names.
 
+    A setting with `unless_default` in its metadata is left out at its default: what was described
+    before there was such a setting keeps its name.
+
     Example:
         >>> describe_settings(Recipe(steps=5, lr=0.1, schedule=find_schedule("constant")))["schedule"]
         'constant'
     """
+    silent = {
+        field.name
+        for field in fields(settings)
+        if field.metadata.get("unless_default") and getattr(settings, field.name) == field.default
+    }
     return {
         key: getattr(value, "__qualname__", repr(value)) if callable(value) else value
         for key, value in asdict(settings).items()
+        if key not in silent
     }
