@@ -20,7 +20,7 @@ from aprune.experiments.quadratic import (
     descend,
     make_quadratic,
 )
-from aprune.experiments.theorem import FAR, NEAR, compare, judge, tabulate, theorem
+from aprune.experiments.theorem import FAR, NEAR, compare, gather, judge, tabulate, theorem
 from aprune.maths.bound import Theorem
 from aprune.maths.seed import derive_seed
 
@@ -55,7 +55,7 @@ def test_a_run_beside_a_plain_loop() -> None:
     w = [x / 5.0 for x in w]
     chosen = torch.randint(8, (steps,), generator=generator).tolist()
     best = problem.optimum.tolist()
-    seen, gradients, errors, sizes = [], [], [], [max(w)]
+    seen, gradients, errors, biases, sizes = [], [], [], [], [max(w)]
     for i, number in enumerate(chosen, start=1):
         x, sign = problem.inputs[number // 2].tolist(), 1 - 2 * (number % 2)
         v = [_sigma(5.0 * a) for a in w]
@@ -69,9 +69,9 @@ def test_a_run_beside_a_plain_loop() -> None:
         ]
         after = [_sigma(5.0 * a) for a in w]
         gradients.append(sum(g * g for g in slope))
-        errors.append(
-            sum((g + (b - a) / alpha) ** 2 for g, a, b in zip(slope, v, after, strict=True))
-        )
+        error = [g + (b - a) / alpha for g, a, b in zip(slope, v, after, strict=True)]
+        errors.append(sum(r * r for r in error))
+        biases.append(sum(r * (a - b) for r, a, b in zip(error, v, best, strict=True)))
         sizes += [abs(a) for a in w]
     row = descend(problem, [SCHEME], seeds=[0, 1], steps=steps).iloc[-1]
     mean = torch.tensor(seen).double().mean(0)
@@ -84,13 +84,23 @@ def test_a_run_beside_a_plain_loop() -> None:
     assert row["r2"] == pytest.approx(max(away))
     assert row["m"] == pytest.approx(max(sizes))
     assert row["g_seen"] == pytest.approx(math.sqrt(max(gradients)))
+    assert row["bias"] == pytest.approx(sum(biases) / steps)
     assert row["ratio_mean"] == pytest.approx(sum(errors) / steps / max(gradients))
     assert row["ratio_max"] == pytest.approx(max(errors) / max(gradients))
     bounds = Theorem(5, 2, 0.8, g=problem.largest_gradient, m=row["m"], r2=row["r2"])
     assert row["constant"] == bounds.constant
     assert row["printed"] == bounds.printed(steps)
     assert row["corrected"] == bounds.corrected(steps)
+    assert row["with_bias"] == bounds.corrected(steps) + row["bias"]
     assert row["unconditional"] == bounds.unconditional(steps)
+
+
+def test_the_bias_of_one_step_by_hand() -> None:
+    # v is 1 to all digits and stays there, so r is the gradient, ¾ ± ⅛, and v − v* is ¾
+    problem = Quadratic(torch.ones(1, 1).double(), torch.tensor([0.25]).double(), noise=0.125)
+    found = descend(problem, [Scheme(4.0, 4.0, 1.0, 1e6)], seeds=range(8), steps=1)
+    assert set(found["bias"]) == {0.625 * 0.75, 0.875 * 0.75}
+    assert found["with_bias"].tolist() == (found["corrected"] + found["bias"]).tolist()
 
 
 def _sigma(x: float) -> float:
@@ -134,19 +144,35 @@ def test_the_corrected_bound_needs_its_assumption() -> None:
     assert worst("binary", Scheme(100.0, 0.16, 1.0, FAR))["average/corrected"] < 1
 
 
+@pytest.mark.parametrize("optimum", ["interior", "binary"])
+@pytest.mark.parametrize("temperatures", experiment.TEMPERATURES)
+@pytest.mark.parametrize("spread", [NEAR, FAR])
+def test_the_bias_completes_the_corrected_bound(
+    optimum: str, temperatures: tuple[float, float], spread: float
+) -> None:
+    # half, since ∇Fᵀ(v − v*) is twice the gap of a quadratic loss
+    assert worst(optimum, Scheme(*temperatures, 1.0, spread))["average/with_bias"] < 0.5
+
+
+PRINTED = 1 / 2 + 3 * (1 + math.log(4)) / 4  # of both cases at T = 4: 2.29
+
+
 def made_up() -> pd.DataFrame:
-    """Two cases with two seeds at two T; gaps and bounds that are easy to divide."""
+    """Two cases with two seeds at two T; c = G = 1, the larger R² and the larger M in different runs."""
     cases = [
-        {"optimum": "interior", "t_l": 4.0, "t_s": 4.0, "c": 0.1, "spread": NEAR},
+        {"optimum": "interior", "t_l": 4.0, "t_s": 4.0, "c": 1.0, "spread": NEAR},
         {"optimum": "binary", "t_l": 4.0, "t_s": 4.0, "c": 1.0, "spread": FAR},
     ]
-    gaps = {1: [(1, 1), (3, 1)], 10: [(6, 1), (6, 5)]}  # average and last of both seeds
-    bounds = {"printed": 2.0, "corrected": 4.0, "unconditional": 8.0}  # of the second seed
+    gaps = {1: [(1, 1), (3, 1)], 4: [(3, 1), (6, 5)]}  # average and last of both seeds
+    seen = [{"r2": 8.0, "m": 0.0, "bias": 1.0}, {"r2": 2.0, "m": 1e6, "bias": 3.0}]
     return pd.DataFrame(
         [
-            {**case, "seed": seed, "steps": steps, "average": a * factor, "last": b}
-            | {name: bound / (2 - seed) for name, bound in bounds.items()}
-            | {"constant": 2.0, "ratio_mean": 0.1 * factor + seed, "ratio_max": 0.5 * seed}
+            {**case, "seed": seed, "steps": steps, "average": a * factor, "last": b, "g": 1.0}
+            | {**seen[seed], "constant": 2.0 * seed}
+            | Theorem(4, 4, 1, g=1, m=seen[seed]["m"], r2=seen[seed]["r2"]).bounds(
+                steps, seen[seed]["bias"]
+            )
+            | {"ratio_mean": 0.1 * factor + seed, "ratio_max": 0.5 * seed}
             for case, factor in zip(cases, (0.1, 1.0), strict=True)
             for steps, pair in gaps.items()
             for seed, (a, b) in enumerate(pair)
@@ -154,33 +180,54 @@ def made_up() -> pd.DataFrame:
     )
 
 
-def test_mean_gaps_are_compared_with_the_largest_bound() -> None:
+def test_bounds_are_for_the_largest_constants_and_the_mean_bias() -> None:
+    # R² = 8 and C = 2 together: 8/2 + 3, half of it at T = 4; the bias is (1 + 3)/2
+    cases = gather(made_up()).set_index(["spread", "steps"])
+    assert len(cases) == 4
+    for spread in (NEAR, FAR):
+        assert cases.loc[spread, "printed"].tolist() == pytest.approx([4.0, PRINTED])
+        assert cases.loc[spread, "corrected"].tolist() == pytest.approx([7.0, 3.5])
+        assert cases.loc[spread, "with_bias"].tolist() == pytest.approx([9.0, 5.5])
+        assert cases.loc[spread, "unconditional"].tolist() == pytest.approx([11.0, 7.5])
+
+
+def test_mean_gaps_are_compared_with_the_bounds() -> None:
     ratios = compare(made_up()).set_index(["spread", "steps"])
-    assert ratios.loc[(FAR, 1), "average/printed"] == pytest.approx(1.0)  # (1 + 3)/2 over 2
-    assert ratios.loc[(FAR, 10), "average/printed"] == pytest.approx(3.0)
-    assert ratios.loc[(FAR, 10), "average/corrected"] == pytest.approx(1.5)
-    assert ratios.loc[(NEAR, 10), "average/unconditional"] == pytest.approx(0.075)
-    assert ratios.loc[(NEAR, 10), "last/printed"] == pytest.approx(1.5)
+    assert ratios.loc[(FAR, 1), "average/printed"] == pytest.approx(0.5)  # (1 + 3)/2 over 4
+    assert ratios.loc[(FAR, 4), "average/printed"] == pytest.approx(4.5 / PRINTED)
+    assert ratios.loc[(FAR, 4), "average/corrected"] == pytest.approx(4.5 / 3.5)
+    assert ratios.loc[(FAR, 4), "average/with_bias"] == pytest.approx(4.5 / 5.5)
+    assert ratios.loc[(NEAR, 4), "average/unconditional"] == pytest.approx(0.06)
+    assert ratios.loc[(NEAR, 4), "last/printed"] == pytest.approx(3 / PRINTED)
+
+
+def test_a_bound_below_zero_is_crossed() -> None:
+    ratios = compare(made_up().assign(bias=-7.0)).set_index(["spread", "steps"])
+    assert ratios.loc[NEAR, "average/with_bias"].tolist() == [math.inf, math.inf]
 
 
 def test_the_table_has_the_worst_of_each_start() -> None:
     table = tabulate(made_up())
     assert table["spread"].tolist() == [NEAR, FAR]
-    assert table["average/printed"].tolist() == pytest.approx([0.3, 3.0])
+    assert table["average/printed"].tolist() == pytest.approx([0.45 / PRINTED, 4.5 / PRINTED])
+    assert table["average/with_bias"].tolist() == pytest.approx([0.45 / 5.5, 4.5 / 5.5])
     assert table["C"].tolist() == [2.0, 2.0]
     assert table["ratio_mean"].tolist() == pytest.approx([0.51, 0.6])
     assert table["ratio_max"].tolist() == [0.5, 0.5]
 
 
-def test_the_verdict_counts_cases() -> None:
+def test_the_verdict_counts_cases_and_runs() -> None:
     said = judge(made_up())
-    assert "the last step is above the printed bound in 2 of 2 cases (worst 1.5 times)" in said
-    assert "that of the average in 1 of 2 cases (worst 3 times)" in said
-    assert "the corrected bound is crossed in 1 of 2 cases (worst 1.5 times)" in said
-    assert "without E r = 0 in 0 of 2 cases (worst 0.75 times)" in said
-    assert (
-        "Of the 1 cases with the near start the average crosses the three bounds in 0, 0, 0."
-        in said
+    assert "the last step is above the printed bound in 2 of 2 cases (worst 1.31 times)" in said
+    assert "that of the average in 1 of 2 cases (worst 1.97 times)" in said
+    assert "with the measured bias is crossed in 0 of 2 cases (worst 0.818 times)" in said
+    assert "as if E r = 0, in 1 of 2 cases (worst 1.29 times)" in said
+    assert "with the largest bias in 0 of 2 cases (worst 0.6 times)" in said
+    assert "Of the 1 cases with the near start" in said
+    # far start, T = 4: gaps of 3 and 6 over 1.1 and 2.3, 2.5 and 2, 3.5 and 5, 2.5 and 4
+    assert said.endswith(
+        "printed, corrected, with_bias, unconditional in 0, 0, 0, 0;"
+        " of the 4 single runs in 2, 2, 1, 2."
     )
 
 
@@ -191,7 +238,7 @@ def test_files_and_figure(tmp_path: Path) -> None:
     assert result.png.read_bytes() == again.png.read_bytes()
     assert len(result.frame.groupby(["optimum", "t_l", "t_s", "c", "spread"])) == 48
     panels = experiment.draw(result.frame).axes
-    assert [len(axes.lines) for axes in panels] == [5, 5, 5, 5]
+    assert [len(axes.lines) for axes in panels] == [6, 6, 6, 6]
     assert all(line.get_ydata().size for axes in panels for line in axes.lines)  # type: ignore[union-attr]
 
 

@@ -30,8 +30,18 @@ def test_bounds_by_hand() -> None:
     # T = 16, c·√T = 2, c·G² = 2
     assert BY_HAND.printed(16) == pytest.approx(1 / 2 + 2 * 1.78125 * (1 + math.log(16)) / 16)
     assert BY_HAND.corrected(16) == pytest.approx(10 / 4 + 2 * 1.78125 / 4)
+    assert BY_HAND.with_bias(16, -0.5) == pytest.approx(3.390625 - 0.5)
     assert BY_HAND.unconditional(16) == pytest.approx(3.390625 + 2 * math.sqrt(7.8125))
     assert replace(BY_HAND, r2=1000).printed(16) == BY_HAND.printed(16)
+
+
+def test_all_bounds_by_name() -> None:
+    assert BY_HAND.bounds(16, bias=2.0) == {
+        "printed": BY_HAND.printed(16),
+        "corrected": BY_HAND.corrected(16),
+        "with_bias": BY_HAND.corrected(16) + 2.0,
+        "unconditional": BY_HAND.unconditional(16),
+    }
 
 
 def test_steps_of_v_that_are_all_longer_than_the_gradient() -> None:
@@ -83,7 +93,9 @@ def test_bounds_in_order(
     theorem = Theorem(t_l, t_s, c, g, m, r2)
     assert 0 <= theorem.corrected(steps) <= theorem.unconditional(steps)
     assert theorem.corrected(4 * steps) == pytest.approx(theorem.corrected(steps) / 2)
-    assert theorem.unconditional(steps) >= g * math.sqrt(theorem.constant * r2)
+    largest = g * math.sqrt(theorem.constant * r2)
+    assert theorem.unconditional(steps) >= largest
+    assert theorem.with_bias(steps, largest) == theorem.unconditional(steps)
 
 
 @pytest.mark.parametrize(
@@ -112,3 +124,11 @@ def test_steps_are_counted_from_one(steps: float) -> None:
     for bound in (BY_HAND.printed, BY_HAND.corrected, BY_HAND.unconditional):
         with pytest.raises(SettingError, match="steps is"):
             bound(steps)
+    with pytest.raises(SettingError, match="steps is"):
+        BY_HAND.with_bias(steps, 0.0)
+
+
+@pytest.mark.parametrize("bias", [math.inf, math.nan])
+def test_a_bias_is_a_number(bias: float) -> None:
+    with pytest.raises(SettingError, match="bias is"):
+        BY_HAND.with_bias(16, bias)

@@ -27,9 +27,9 @@ def bound(
 ) -> None:
     """Say how far from the optimum Theorem 1 allows a search to be.
 
-    As it is printed, for the last step; with its proof set right, for the average of all steps; and
-    without the assumption that the error of the warm gradient has mean zero. The last two need --d.
-    A search with --set record=true measures G and M.
+    As it is printed, for the last step; with its proof set right, for the average of all steps, if the
+    error of the warm gradient has mean zero; and whatever its mean. The last two need --d. A search
+    with --set record=true measures G and M.
     """
     from aprune.maths.bound import Theorem, g_max
 

@@ -8,9 +8,10 @@ Paper, Theorem 1 and its proof in the appendix. T steps of w with step sizes c/�
 
     printed         1/(c√T) + c·G²·(1 + C)·(1 + log T)/T                of the last iterate
     corrected       R²/(2c√T) + c·G²·(1 + C)/√T                         of the average, if E r = 0
-    unconditional   corrected + G·√C·R                                  of the average, whatever E r
+    with_bias       corrected + (1/T)·Σ E rᵀ(v − v*)                    of the average, whatever E r
+    unconditional   corrected + G·√C·R                                  the same, the bias at its largest
 
-R² is the largest ‖v − v*‖², which is at most D. docs/theory.md derives all three.
+R² is the largest ‖v − v*‖², which is at most D. docs/theory.md derives all of them.
 """
 
 import math
@@ -122,12 +123,41 @@ class Theorem:
         noise = self.c * self.g * self.g * max(1.0 + self.constant, largest * largest)
         return self.r2 / (2.0 * self.c * root) + noise / root
 
+    def with_bias(self, steps: float, bias: float) -> float:
+        """Return what the proof gives for the average iterate without E r = 0: one term more.
+
+        Args:
+            steps: T.
+            bias: The mean of E rᵀ(v − v*) over the steps. Below 0 the error helps.
+
+        Example:
+            >>> round(Theorem(t_l=4, t_s=4, c=0.5, g=1, m=0, r2=8).with_bias(100, bias=0.25), 4)
+            1.1
+        """
+        if not math.isfinite(bias):
+            raise SettingError(f"bias is {bias}: expected a finite number")
+        return self.corrected(steps) + bias
+
     def unconditional(self, steps: float) -> float:
-        """Return the bound for the average iterate without E r = 0.
+        """Return the bound for the average iterate if nothing is known of the bias.
 
         Cauchy and Schwarz bound rᵀ(v − v*) by G·√C·R. That term stays, however many the steps.
         """
         return self.corrected(steps) + self.g * math.sqrt(self.constant * self.r2)
+
+    def bounds(self, steps: float, bias: float) -> dict[str, float]:
+        """Return all of them by name, for T and the mean bias.
+
+        Example:
+            >>> list(Theorem(t_l=4, t_s=4, c=0.5, g=1, m=0, r2=8).bounds(100, bias=0.25))
+            ['printed', 'corrected', 'with_bias', 'unconditional']
+        """
+        return {
+            "printed": self.printed(steps),
+            "corrected": self.corrected(steps),
+            "with_bias": self.with_bias(steps, bias),
+            "unconditional": self.unconditional(steps),
+        }
 
 
 def _factors(t_l: float, t_s: float, m: float) -> tuple[float, float]:
