@@ -10,13 +10,9 @@ import pytest
 import torch
 
 from aprune.errors import FileError, SettingError, TrainingError
-from aprune.experiments.convergence import (
-    Setting,
-    choose_iterations,
-    descend,
-    measure_objective,
-)
+from aprune.experiments.convergence import Setting, choose_iterations, descend, search
 from aprune.experiments.figure1 import EXACT, T_L, T_S, WARM, WARMEST, Figure1, figure1, judge
+from aprune.maths.seed import derive_seed
 from aprune.tasks import load_task
 
 
@@ -100,16 +96,21 @@ def test_search_follows_the_equations_written_in_numpy() -> None:
     task = load_task("digits", classes=[0, 1])
     pixels = (task.train_images.flatten(1).float() / 255).double()
     labels = task.train_labels.double()
-    generator = torch.Generator().manual_seed(seed)
-    w = (torch.randn(64, generator=generator).abs() * 0.1).double().numpy()
-    theta = (torch.randn(64, generator=generator) * 0.5).double().numpy()
-    batches = torch.randint(len(labels), (steps, 6), generator=generator)
-    expected = []
+    start, of_theta, of_batches = (
+        torch.Generator().manual_seed(number)
+        for number in (seed, derive_seed(seed, "theta"), derive_seed(seed, "batches"))
+    )
+    w = (torch.randn(64, generator=start).abs() * 0.1).double().numpy()
+    theta = (torch.randn(64, generator=of_theta) * 0.5).double().numpy()
+    batches = torch.randint(len(labels), (steps, 6), generator=of_batches)
+    expected, active = [], []
     for i in range(steps + 1):
         mask = w > 0
         p = sigmoid(pixels.numpy() @ (mask * theta))
         likelihood = np.where(labels.numpy() == 1, np.log(p), np.log(1 - p))
+        # ‖θ‖² counts weights under no connection too
         expected.append(-likelihood.mean() + 0.02 * (mask.sum() + (theta**2).sum()))
+        active.append(mask.sum())
         if i < steps:
             x, y = pixels[batches[i]].numpy(), labels[batches[i]].numpy()
             v, warm = sigmoid(t_l * w), sigmoid(t_s * w)
@@ -131,6 +132,8 @@ def test_search_follows_the_equations_written_in_numpy() -> None:
     )
     found = frame.loc[frame["t_s"] == t_s, "objective"].to_numpy()
     assert found == pytest.approx(expected, rel=1e-5)
+    assert frame.loc[frame["t_s"] == t_s, "active"].tolist() == active
+    assert 0 < active[-1] < 64
     exact = frame.loc[frame["t_s"] == t_l, "objective"].to_numpy()
     assert exact != pytest.approx(expected, rel=1e-3)
 
@@ -144,15 +147,20 @@ def test_a_run_does_not_depend_on_its_neighbours() -> None:
     assert same["objective"].to_numpy() == pytest.approx(alone["objective"].to_numpy(), rel=1e-5)
 
 
-def test_objective_by_hand() -> None:
-    # Logits: (2, 0) under mask (1, 0). −log σ(2) for y = 1 and log 2 for y = 0, halved;
-    # γ(1 + 2² + 3²), the weight under no connection included.
-    mask = torch.tensor([[True, False], [False, False]])
-    theta = torch.tensor([[2.0, 3.0], [2.0, 3.0]])
-    pixels, labels = torch.eye(2), torch.tensor([1.0, 0.0])
-    found = measure_objective(mask, theta, pixels, labels, 0.1)
-    first = (math.log(1 + math.exp(-2)) + math.log(2)) / 2 + 0.1 * 14
-    assert found.tolist() == pytest.approx([first, math.log(2) + 0.1 * 13])
+def test_stretched_weights_have_a_step_size_of_their_own() -> None:
+    # θ alone is moved: w is so large that its slope is nothing, and that the drift does not get far.
+    pixels, labels = torch.rand(20, 5, generator=torch.Generator().manual_seed(0)), torch.ones(20)
+    ends = {}
+    for step, stretch in ((0.4, 1.0), (0.1, 2.0), (0.1, 1.0)):
+        setting = Setting(penalty=1e-4, step=step, spread_w=50.0, spread_theta=0.5)
+        scheme = setting.scheme(1000.0, 1000.0, 30)
+        (run,) = search(
+            pixels, labels, scheme, setting, seeds=[1], moments=[0, 30], stretch=stretch
+        )
+        ends[step, stretch] = run.trajectory.tolist()
+    assert ends[0.1, 2.0] == pytest.approx(ends[0.4, 1.0], rel=1e-5)
+    assert ends[0.1, 1.0][0] == pytest.approx(ends[0.4, 1.0][0], rel=1e-5)
+    assert ends[0.1, 1.0][1] > ends[0.4, 1.0][1] + 0.01
 
 
 def test_recorded_iterations_are_spread_evenly_on_a_logarithmic_axis() -> None:

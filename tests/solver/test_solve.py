@@ -154,20 +154,81 @@ def test_stochastic_gradients_come_from_the_sample() -> None:
     assert up.trajectory[-1] > down.trajectory[-1]
 
 
-def test_one_step_by_hand() -> None:
+@pytest.mark.parametrize("drift", [False, True])
+@pytest.mark.parametrize("relative", [False, True])
+def test_one_step_by_hand(drift: bool, relative: bool) -> None:
     scheme = Scheme(
-        t_l=100.0, t_s=2.0, steps=1, step=0.5, schedule="constant", relative=False, gamma=0.1
+        t_l=100.0,
+        t_s=2.0,
+        steps=1,
+        step=0.5,
+        schedule="constant",
+        relative=relative,
+        drift=drift,
     )
     slope = torch.tensor([3.0, -1.0]).double()
     objective = Objective(lambda v: v @ slope, (), penalty=0.25, fit=None, sample=None)
     w = torch.tensor([[[0.2, 0.4]]]).double()
-    seen: list[Tensor] = []
-    moved, theta = descend(objective, Count(0, 2, 2), scheme, w, None, lambda m, _: seen.append(m))
+    seen: list[tuple[int, list[bool]]] = []
+    moved, theta = descend(
+        objective,
+        Count(0, 2, 2),
+        scheme,
+        w,
+        None,
+        lambda done, m, _: seen.append((done, m[0, 0].tolist())),
+    )
     sigma = torch.sigmoid(2.0 * w)
-    expected = w - 0.5 * ((slope + 0.25) * 2.0 * sigma * (1 - sigma) + 0.2 * (1 + w))
-    assert torch.allclose(moved, expected)
+    warm = 2.0 * sigma * (1 - sigma)
+    # The price is counted once: as a drift, or as part of the gradient.
+    gradient = slope * warm + 2 * 0.25 * (1 + w) if drift else (slope + 0.25) * warm
+    if relative:
+        gradient = gradient / gradient.square().mean().sqrt()
+    assert torch.allclose(moved, w - 0.5 * gradient)
     assert theta is None
-    assert [m.tolist() for m in seen] == [[[[True, True]]], [[[False, True]]]]
+    assert seen == [(0, [True, True]), (1, [False, True])]
+
+
+def test_a_drift_does_not_change_what_a_binary_point_costs() -> None:
+    worth = torch.tensor([3.0, 1.0, 0.5]).double()
+    for drift in (False, True):
+        solution = ap.solve(
+            lambda v: -(v @ worth), 3, penalty=0.75, scheme=Scheme(drift=drift), restarts=1
+        )
+        assert solution.v.tolist() == [True, True, False]
+        assert solution.value == -4.0 + 2 * 0.75
+        assert solution.trajectory[0] == -4.5 + 3 * 0.75
+
+
+def test_points_are_looked_at_when_it_was_asked_for() -> None:
+    q, c = draw(2, 8, seed=7)
+    every = ap.solve(quadratic, 8, data=(q, c), restarts=1, rounds=0)
+    some = ap.solve(quadratic, 8, data=(q, c), restarts=1, rounds=0, moments=[0, 3, 100])
+    for all_of_them, few in zip(every, some, strict=True):
+        assert torch.equal(all_of_them.trajectory[[0, 3, 100]], few.trajectory)
+        assert torch.equal(all_of_them.ones[[0, 3, 100]], few.ones)
+        assert len(all_of_them.ones) == 101
+        assert few.ones[0] == 8
+        assert few.value == few.trajectory.min()
+        assert few.ones[few.trajectory.argmin()] == few.v.sum()
+        assert all_of_them.evaluations - few.evaluations == 2 * 98
+
+
+def test_a_problem_starts_by_its_own_seed_whoever_is_beside_it() -> None:
+    q, c = (tensor.expand(3, *tensor.shape[1:]) for tensor in draw(1, 8, seed=8))
+    ways = ap.solve(quadratic, 8, data=(q, c), restarts=2, rounds=0, seed=[4, 9, 4])
+    (alone,) = ap.solve(quadratic, 8, data=(q[:1], c[:1]), restarts=2, rounds=0, seed=9)
+    assert torch.equal(ways[0].trajectory, ways[2].trajectory)
+    assert not torch.equal(ways[0].trajectory, ways[1].trajectory)
+    assert ways[1].trajectory.tolist() == pytest.approx(alone.trajectory.tolist())
+
+
+def test_a_function_may_leave_out_what_is_moved() -> None:
+    scheme = Scheme(steps=3, drift=True)
+    flat = ap.solve(lambda v, theta: theta.sum() ** 2, 3, theta=torch.ones(2), scheme=scheme)
+    assert flat.trajectory[-1] < flat.trajectory[0]
+    with torch.no_grad():  # gradients are taken whatever the caller has switched off
+        assert ap.solve(lambda v: (v > 0.5).sum() * -1.0, 3, scheme=scheme).value == -3.0
 
 
 def test_a_relative_step_does_not_know_the_scale() -> None:
@@ -183,7 +244,7 @@ def test_a_relative_step_does_not_know_the_scale() -> None:
 @given(
     st.integers(1, 8).flatmap(
         lambda size: st.tuples(
-            st.just(size), st.integers(0, size), st.booleans(), st.integers(0, 2**31)
+            st.just(size), st.integers(1, size), st.booleans(), st.integers(0, 2**31)
         )
     )
 )
@@ -196,7 +257,7 @@ def test_neighbours_keep_to_the_count(drawn: tuple[int, int, bool, int]) -> None
     m = count.project(w)
     assert count.least <= int(m.sum()) <= count.most
     objective = Objective(lambda v: v @ w[0, 0], (), penalty=0.0, fit=None, sample=None)
-    points, possible = neighbours_of(objective, m, count, size, torch.float64)
+    points, possible = neighbours_of(objective, m, count, size, size * size, torch.float64)
     made = {tuple(point.tolist()) for point in points[possible]}
     here = tuple(m[0, 0].tolist())
     expected = set()
@@ -240,6 +301,9 @@ def test_all_or_none_leave_nothing_to_choose(size: int) -> None:
         ({"exactly": 1, "at_most": 2}, "both given"),
         ({"restarts": 0}, "restarts is 0"),
         ({"rounds": -1}, "rounds -1"),
+        ({"moments": []}, "expected numbers from 0 to 100"),
+        ({"moments": [0, 101]}, "expected numbers from 0 to 100"),
+        ({"seed": [1, 2]}, "2 seeds for 1 problems"),
         ({"penalty": -1.0}, "penalty is -1.0"),
         ({"penalty": float("nan")}, "penalty is nan"),
         ({"data": (torch.zeros(2, 1), torch.zeros(3, 1))}, "number of problems"),
@@ -261,7 +325,6 @@ def test_bad_settings_are_refused(asked: dict[str, Any], message: str) -> None:
         {"step": -1.0},
         {"spread": float("nan")},
         {"ramp_end": 0.0},
-        {"gamma": -0.1},
         {"schedule": "someday"},
     ],
 )

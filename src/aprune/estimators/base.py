@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from aprune.solver import Scheme, Solution, solve
+from aprune.solver import Scheme, solve
 
 Array = np.ndarray[Any, Any]
 
@@ -19,6 +19,7 @@ class SubsetEstimator(BaseEstimator):
     """Chooses features; the subclasses say what for."""
 
     n_features_in_: int
+    objective_: float
 
     def __init__(
         self,
@@ -42,10 +43,13 @@ class SubsetEstimator(BaseEstimator):
         f: Callable[..., Tensor],
         fit: Callable[..., Tensor],
         data: Sequence[Tensor],
-        theta: Tensor | None = None,
-    ) -> Solution:
-        """Find the features, and what goes with them."""
+        theta: Tensor | None,
+    ) -> Tensor:
+        """Find the features."""
         seed = check_random_state(self.random_state).randint(2**31)
+        scheme = Scheme(steps=self.steps)
+        # binary points before have more features in mind than they may have
+        moments = range(round(scheme.ramp_end * self.steps), self.steps + 1)
         (found,) = solve(
             f,
             self.n_features_in_,
@@ -54,15 +58,15 @@ class SubsetEstimator(BaseEstimator):
             fit=fit,
             exactly=self._number(),
             penalty=self.gamma or 0.0,
-            scheme=Scheme(steps=self.steps),
+            scheme=scheme,
+            moments=moments if self._number() is not None else None,
             restarts=self.restarts,
             seed=int(seed),
             progress=False,
         )
         self.support_: Array = found.v.numpy()
-        self.objective_: float = found.value
         self.n_iter_: int = self.steps
-        return found
+        return found.v
 
     def _check_settings(self) -> None:
         for name, least in (("restarts", 1), ("steps", 1)):
@@ -93,6 +97,15 @@ class SubsetEstimator(BaseEstimator):
         if not 0 < asked <= 1:
             raise ValueError(self._complain("n_features_to_select", expected, asked))
         return max(1, round(float(asked) * features))
+
+    def _most(self) -> int:
+        """Return the largest number of features that may be selected."""
+        number = self._number()
+        return self.n_features_in_ if number is None else number
+
+    def _price(self) -> float:
+        """Return what the selected features cost."""
+        return (self.gamma or 0.0) * float(self.support_.sum())
 
     def _complain(self, name: str, expected: str, value: object) -> str:
         kind = type(self).__name__

@@ -63,16 +63,14 @@ class SparseLogisticRegression(ClassifierMixin, SubsetEstimator):
             )
         self._check_settings()
         x, mean, scale = standardise(X)
-        number = self._number()
-        most = self.n_features_in_ if number is None else number
-        f, fit, many = logistic.functions(self.alpha, self.n_features_in_, most)
-        theta = torch.zeros(self.n_features_in_ + 1) if many else None
         labels = torch.from_numpy(numbers.astype(np.float64))
-        found = self._choose(f, fit, (x, labels), theta)
-        assert found.theta is not None
-        weights = torch.where(found.v, found.theta[:-1], 0.0).numpy() / scale
+        f, fit, data, start = logistic.problem(x, labels, self.alpha, self._most())
+        chosen = self._choose(f, fit, data, start)
+        theta, loss = logistic.refit(chosen, data, self.alpha)
+        self.objective_ = loss + self._price()
+        weights = theta[:-1].numpy() / scale
         self.coef_: Array = weights[None]
-        self.intercept_: Array = np.array([float(found.theta[-1]) - float(mean @ weights)])
+        self.intercept_: Array = np.array([float(theta[-1]) - float(mean @ weights)])
         return self
 
     def decision_function(self, X: Any) -> Array:

@@ -4,8 +4,9 @@ With standardised features, labels y of 0 and 1, weights θ and an intercept θ�
 
     f(v, θ) = mean(log(1 + e^z) − y·z) + ½·α·Σ v·θ²,    z = X(v∘θ) + θ₀.
 
-The best θ of a v is found by Newton's method, with steps that are shortened where a whole one is too
-long. For a feature that is not there it is what one such step would give it (see `squares`).
+The best θ of a v is found by Newton's method. A step that moves no z by more than r changes no curvature
+by more than e^r; so log(1 + r)/r of it is sure to lead down, and is taken where the whole step is worse.
+For a feature that is not there θ is what one such step would give it (see `squares`).
 """
 
 from functools import partial
@@ -15,50 +16,75 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Function = partial[Tensor]
+Data = tuple[Tensor, Tensor, Tensor]  # X feature by feature, which are what is chosen; X²; y
 
-_NEWTON = 15  # steps; from zero few are needed
-_LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.0)
-_SMALL = 128  # features up to which a whole fit in every step of a search is cheap
+_NEWTON = 10  # steps; six are enough but where the ridge is tiny
+_WIDE = 128  # features at most that are fitted together
 
 
-def functions(alpha: float, features: int, most: int) -> tuple[Function, Function, bool]:
-    """Return f, the function that gives the best θ, and whether θ has to be moved in the descent.
+def problem(
+    x: Tensor, y: Tensor, alpha: float, most: int
+) -> tuple[Function, Function, Data, Tensor]:
+    """Return f, the function that gives the best θ of a binary point, their data, and where θ starts.
 
-    Of many features only the `most` that are there at a binary point take part in its fit.
+    Of more than 128 features the others keep the weight zero: f is then a little more than it could be.
+
+    Args:
+        x: Standardised features [n, D].
+        y: Labels of 0 and 1 [n].
+        alpha: The ridge.
+        most: The largest number of features.
     """
-    many = features > _SMALL and most < features
-    width = most if many else features
-    return partial(_value, alpha=alpha), partial(_fit, alpha=alpha, width=width), many
+    features = x.T.contiguous()
+    fit = partial(_fit, alpha=alpha, width=min(most, _WIDE), steps=_NEWTON)
+    start = x.new_zeros(x.shape[1] + 1)
+    return partial(_value, alpha=alpha), fit, (features, features.square(), y), start
 
 
-def _value(v: Tensor, theta: Tensor, x: Tensor, y: Tensor, *, alpha: float) -> Tensor:
-    z = x @ (v * theta[:-1]) + theta[-1]
+def refit(v: Tensor, data: Data, alpha: float) -> tuple[Tensor, float]:
+    """Return the best θ of a binary point, to the last digits, and f there."""
+    there = v.to(data[0].dtype)
+    theta = _fit(there, *data, alpha=alpha, width=int(v.sum()), steps=10 * _NEWTON)
+    value = _value(there, theta, *data, alpha=alpha)
+    return torch.cat([there * theta[:-1], theta[-1:]]), float(value)
+
+
+def _value(
+    v: Tensor,
+    theta: Tensor,
+    x: Tensor,
+    squares: Tensor,  # noqa: ARG001
+    y: Tensor,
+    *,
+    alpha: float,
+) -> Tensor:
+    z = (v * theta[:-1]) @ x + theta[-1]
     ridge = alpha * (v * theta[:-1].square()).sum() / 2
     return (F.softplus(z) - y * z).mean() + ridge
 
 
-def _fit(v: Tensor, x: Tensor, y: Tensor, *, alpha: float, width: int) -> Tensor:
+def _fit(
+    v: Tensor, x: Tensor, squares: Tensor, y: Tensor, *, alpha: float, width: int, steps: int
+) -> Tensor:
     places = v.topk(width).indices
     shares = v[places]
     # the intercept is a feature that is always there and costs nothing
-    masked = torch.cat([x[:, places] * shares, torch.ones_like(x[:, :1])], 1)
+    masked = torch.cat([x[places] * shares[:, None], torch.ones_like(x[:1])])
     ridge = torch.cat([alpha * shares + (1 - shares), torch.full_like(v[:1], 1e-9)])
-    theta = torch.zeros_like(ridge)
-    lengths = torch.tensor(_LENGTHS, dtype=x.dtype)
-    for _ in range(_NEWTON):
-        p = torch.sigmoid(masked @ theta)
-        slope = masked.T @ (p - y) / len(y) + ridge * theta
-        curve = (masked.T * (p * (1 - p))) @ masked / len(y) + torch.diag(ridge)
+    theta, z = torch.zeros_like(ridge), torch.zeros_like(y)
+    for _ in range(steps):
+        p = torch.sigmoid(z)
+        slope = masked @ (p - y) / len(y) + ridge * theta
+        curve = (masked * (p * (1 - p))) @ masked.T / len(y) + torch.diag(ridge)
         step = torch.linalg.solve(curve, slope)
-        tried = theta - lengths[:, None] * step
-        z = tried @ masked.T
-        values = (F.softplus(z) - y * z).mean(1) + (ridge * tried.square()).sum(1) / 2
-        best = F.one_hot(values.argmin(), len(_LENGTHS)).to(x.dtype)
-        theta = best @ tried
-    p = torch.sigmoid(masked @ theta)
-    left = x.T @ (y - p) / len(y)
-    alone = left / (x.square().T @ (p * (1 - p)) / len(y) + alpha)
+        change = step @ masked
+        farthest = change.abs().max().clamp(min=1e-30)
+        lengths = torch.stack([torch.ones_like(farthest), torch.log1p(farthest) / farthest])
+        thetas, zs = theta - lengths[:, None] * step, z - lengths[:, None] * change
+        losses = (F.softplus(zs) - y * zs).mean(1) + (ridge * thetas.square()).sum(1) / 2
+        whole = losses[0] < losses[1]
+        theta, z = torch.where(whole, thetas[0], thetas[1]), torch.where(whole, zs[0], zs[1])
+    p = torch.sigmoid(z)
+    alone = x @ (y - p) / (squares @ (p * (1 - p)) + alpha * len(y))
     there = torch.zeros_like(v).scatter(0, places, theta[:-1])
-    whole = torch.zeros_like(v).scatter(0, places, torch.ones_like(shares))
-    chosen = torch.where(whole > 0, there + (1 - v) * alone, alone)
-    return torch.cat([chosen, theta[-1:]])
+    return torch.cat([torch.where(v > 0.5, there, alone), theta[-1:]])

@@ -53,9 +53,11 @@ class SparseLinearRegression(RegressorMixin, SubsetEstimator):
         x, mean, scale = standardise(X)
         middle = float(np.mean(y))
         targets = torch.from_numpy(np.asarray(y, dtype=np.float64) - middle)[:, None]
-        f, fit = squares.functions(self.alpha)
-        found = self._choose(f, fit, squares.gram(x, targets))
-        self.coef_: Array = squares.weights(found)[:, 0].numpy() / scale
+        f, fit, data, theta = squares.problem(x, targets, self.alpha, self._most())
+        chosen = self._choose(f, fit, data, theta)
+        weights, loss = squares.refit(chosen, data, self.alpha)
+        self.objective_ = loss + self._price()
+        self.coef_: Array = weights[:, 0].numpy() / scale
         self.intercept_ = middle - float(mean @ self.coef_)
         return self
 

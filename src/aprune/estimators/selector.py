@@ -48,8 +48,10 @@ class SubsetSelector(SelectorMixin, SubsetEstimator):
         self._check_settings()
         x, _, _ = standardise(X)
         targets, _, _ = standardise(_columns(y))
-        f, fit = squares.functions(self.alpha)
-        self._choose(f, fit, squares.gram(x, targets / targets.shape[1] ** 0.5))
+        targets /= targets.shape[1] ** 0.5
+        f, fit, data, theta = squares.problem(x, targets, self.alpha, self._most())
+        chosen = self._choose(f, fit, data, theta)
+        self.objective_ = squares.refit(chosen, data, self.alpha)[1] + self._price()
         return self
 
     def _get_support_mask(self) -> Array:

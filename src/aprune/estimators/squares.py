@@ -14,25 +14,38 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from aprune.solver import Solution
-
 Function = partial[Tensor]
 
-
-def gram(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return A, B and the mean of ‖y‖² from features [n, D] and centred targets [n, C]."""
-    return x.T @ x / len(x), x.T @ y / len(x), y.square().sum() / len(x)
+_WIDE = 128  # features that are fitted together in every step
 
 
-def functions(alpha: float) -> tuple[Function, Function]:
-    """Return f and the function that gives the best θ."""
-    return partial(_value, alpha=alpha), partial(_fit, alpha=alpha)
+def problem(
+    x: Tensor, y: Tensor, alpha: float, most: int
+) -> tuple[Function, Function, tuple[Tensor, Tensor, Tensor], Tensor | None]:
+    """Return f, the function that gives the best θ, their data, and where θ starts if it is moved.
+
+    It is where there are many features: the system of all of them is too large to be solved in every
+    step. Then only those that are there at a binary point are fitted, 128 of them at most.
+
+    Args:
+        x: Standardised features [n, D].
+        y: Centred targets [n, C].
+        alpha: The ridge.
+        most: The largest number of features.
+    """
+    data = (x.T @ x / len(x), x.T @ y / len(x), y.square().sum() / len(x))
+    f = partial(_value, alpha=alpha)
+    if x.shape[1] <= _WIDE:
+        return f, partial(_fit, alpha=alpha), data, None
+    few = partial(_fit_few, alpha=alpha, width=min(most, _WIDE))
+    return f, few, data, torch.zeros_like(data[1])
 
 
-def weights(found: Solution) -> Tensor:
-    """Return the weights of a solution, zero where no feature is [D, C]."""
-    assert found.theta is not None
-    return torch.where(found.v[:, None], found.theta, 0.0)
+def refit(v: Tensor, data: tuple[Tensor, Tensor, Tensor], alpha: float) -> tuple[Tensor, float]:
+    """Return the weights of a binary point [D, C], zero where no feature is, and f there."""
+    there = v.to(data[0].dtype)
+    theta = there[:, None] * _fit_few(there, *data, alpha=alpha, width=int(v.sum()))
+    return theta, float(_value(there, theta, *data, alpha=alpha))
 
 
 def _value(v: Tensor, theta: Tensor, a: Tensor, b: Tensor, c: Tensor, *, alpha: float) -> Tensor:
@@ -49,3 +62,24 @@ def _fit(v: Tensor, a: Tensor, b: Tensor, c: Tensor, *, alpha: float) -> Tensor:
     alone = left / (a.diagonal() + alpha)[:, None]
     whole: Tensor = there + (1 - v)[:, None] * alone
     return whole
+
+
+def _fit_few(
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,  # noqa: ARG001
+    *,
+    alpha: float,
+    width: int,
+) -> Tensor:
+    places = v.topk(width).indices
+    shares = v[places]
+    system = shares[:, None] * a[places][:, places] * shares + torch.diag(
+        alpha * shares + (1 - shares)
+    )
+    there = torch.linalg.solve(system, shares[:, None] * b[places])
+    left = b - a[:, places] @ (shares[:, None] * there)
+    alone = left / (a.diagonal() + alpha)[:, None]
+    spread = torch.zeros_like(b).scatter(0, places[:, None].expand_as(there), there)
+    return torch.where(v[:, None] > 0.5, spread, alone)

@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aprune.errors import SettingError, TrainingError
-from aprune.maths.relaxation import binary_mask, relax
+from aprune.maths.seed import derive_seed
 from aprune.progress import bar
+from aprune.solver import Scheme, Solution, solve
 from aprune.training.device import one_thread
 
 if TYPE_CHECKING:
@@ -75,6 +76,24 @@ class Setting:
             if not 0 < value < float("inf"):
                 raise SettingError(f"got {value} as {field.name} of figure 1; choose one above 0")
 
+    def scheme(self, t_l: float, t_s: float, iterations: int) -> Scheme:
+        """Return the paper's descent: steps c/√i, the price of connections as a drift of w.
+
+        Example:
+            >>> Setting(step=0.5).scheme(1000.0, 10.0, 20).step
+            0.5
+        """
+        return Scheme(
+            t_l=t_l,
+            t_s=t_s,
+            steps=iterations,
+            step=self.step,
+            schedule="inverse_sqrt",
+            relative=False,
+            spread=self.spread_w,
+            drift=True,
+        )
+
 
 def descend(
     pixels: Tensor,
@@ -86,7 +105,7 @@ def descend(
     iterations: int,
     setting: Setting | None = None,
 ) -> "pd.DataFrame":
-    """Search the masks of all temperatures and all seeds at once.
+    """Search the masks of all temperatures and all seeds.
 
     A seed decides w₀, θ₀ and the batches, which are the same for every t_s: runs of a seed are
     pairs. On one machine the same call gives the same numbers bit for bit.
@@ -113,48 +132,79 @@ def descend(
         >>> frame[["iteration", "active"]].to_numpy().tolist()
         [[0, 2], [1, 2], [2, 2]]
     """
+    import pandas as pd
+
     setting = setting or Setting()
-    w, theta, batches = _start(pixels, seeds, iterations, setting)
-    w, theta = (tensor.expand(len(t_s), -1, -1) for tensor in (w, theta))
-    moments = choose_iterations(iterations)
-    with one_thread(), bar("figure 1", iterations) as advance:
-        recorded = [_record(w, theta, pixels, labels, setting.penalty)]
-        for iteration, chosen in enumerate(batches, start=1):
-            gradients = _differentiate(
-                w, theta, pixels[chosen], labels[chosen], t_l, t_s, setting.penalty
-            )
-            step = setting.step / iteration**0.5
-            w, theta = w - step * gradients[0], theta - step * gradients[1]
-            if iteration in moments:
-                recorded.append(_record(w, theta, pixels, labels, setting.penalty))
-                _check_finite(recorded[-1], iteration, setting.step)
+    moments, parts = choose_iterations(iterations), []
+    with bar("figure 1", len(t_s)) as advance:
+        for warmth in t_s:
+            scheme = setting.scheme(t_l, warmth, iterations)
+            found = search(pixels, labels, scheme, setting, seeds=seeds, moments=moments)
+            for seed, run in zip(seeds, found, strict=True):
+                _check_finite(run.trajectory, moments, setting.step)
+                columns = {"t_l": float(t_l), "t_s": float(warmth), "seed": seed}
+                path = {"objective": run.trajectory.double().numpy(), "active": run.ones.numpy()}
+                parts.append(pd.DataFrame({**columns, "iteration": moments, **path}))
             advance()
-    return _tabulate(torch.stack(recorded, dim=2), t_l, t_s, seeds, moments)
+    return pd.concat(parts, ignore_index=True)
 
 
-def measure_objective(
-    mask: Tensor, theta: Tensor, pixels: Tensor, labels: Tensor, penalty: float
-) -> Tensor:
-    """Compute L(m, θ) = mean negative log-likelihood + γ(|m| + ‖θ‖²) of one or many models.
+def search(
+    pixels: Tensor,
+    labels: Tensor,
+    scheme: Scheme,
+    setting: Setting,
+    *,
+    seeds: Sequence[int],
+    moments: Sequence[int],
+    stretch: float = 1.0,
+) -> list[Solution]:
+    """Search one mask for each seed with `aprune.solve`, and look at it after some of the steps.
 
     Args:
-        mask: Binary masks m [..., D].
-        theta: Weights θ [..., D], all of which are penalised.
-        pixels: Images [N, D].
+        pixels: Images as float vectors [N, D].
         labels: 0.0 or 1.0 for each image [N].
-        penalty: γ.
+        scheme: How w and θ move.
+        setting: Penalty, spread of θ₀ and size of the batches.
+        seeds: Of w₀, θ₀ and the batches; one run for each.
+        moments: Numbers of steps after which L(m, θ) is measured.
+        stretch: θ is moved as θ/`stretch`, which makes its step size `stretch`² times that of w.
 
     Returns:
-        The objective [...].
+        A solution for each seed; θ is in units of `stretch`.
 
     Example:
-        >>> mask, theta = torch.tensor([True, False]), torch.tensor([0.0, 3.0])
-        >>> value = measure_objective(mask, theta, torch.eye(2), torch.tensor([0.0, 1.0]), 0.1)
-        >>> round(value.item(), 4)  # log 2 + 0.1 · (1 + 9)
-        1.6931
+        >>> pixels, labels = torch.eye(2), torch.tensor([0.0, 1.0])
+        >>> setting = Setting()
+        >>> scheme = setting.scheme(1000.0, 10.0, 2)
+        >>> (run,) = search(pixels, labels, scheme, setting, seeds=[0], moments=[0, 2])
+        >>> run.ones.tolist()
+        [2, 2]
     """
-    loss = _negative_log_likelihood((mask * theta) @ pixels.T, labels)
-    return loss + penalty * (mask.sum(-1) + theta.square().sum(-1))
+    starts, batches = _draw(pixels, seeds, scheme.steps, setting)
+
+    def objective(v: Tensor, theta: Tensor, images: Tensor, truth: Tensor) -> Tensor:
+        logits = images @ (v * (stretch * theta))
+        loss = (F.softplus(logits) - truth * logits).mean()
+        return loss + setting.penalty * (stretch * theta).square().sum()
+
+    def sample(step: int) -> tuple[Tensor, Tensor]:
+        return pixels[batches[step]], labels[batches[step]]
+
+    with one_thread():
+        return solve(
+            objective,
+            pixels.shape[1],
+            data=[tensor.expand(len(seeds), *tensor.shape) for tensor in (pixels, labels)],
+            theta=starts / stretch,
+            sample=sample,
+            penalty=setting.penalty,
+            scheme=scheme,
+            restarts=1,
+            moments=moments,
+            seed=seeds,
+            dtype=pixels.dtype,
+        )
 
 
 def choose_iterations(iterations: int) -> list[int]:
@@ -168,74 +218,26 @@ def choose_iterations(iterations: int) -> list[int]:
     return sorted({0, iterations, *(iterations**ratios).round().int().tolist()})
 
 
-def _start(
+def _draw(
     pixels: Tensor, seeds: Sequence[int], iterations: int, setting: Setting
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw w₀ [S, D], θ₀ [S, D] and the images of every batch [iterations, S, batch]."""
-    count, dimension = pixels.shape
-    w, theta, batches = [], [], []
-    for seed in seeds:
-        generator = torch.Generator().manual_seed(seed)
-        w.append(torch.randn(dimension, generator=generator).abs() * setting.spread_w)
-        theta.append(torch.randn(dimension, generator=generator) * setting.spread_theta)
-        batches.append(torch.randint(count, (iterations, setting.batch), generator=generator))
-    return torch.stack(w), torch.stack(theta), torch.stack(batches, dim=1)
-
-
-def _differentiate(
-    w: Tensor,
-    theta: Tensor,
-    pixels: Tensor,
-    labels: Tensor,
-    t_l: float,
-    t_s: Sequence[float],
-    penalty: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the relaxed objective to w and θ [T, S, D], each w at its t_s."""
-    w, theta = w.detach().requires_grad_(), theta.detach().requires_grad_()
-    masked = [relax(theta[k], w[k], t_l, warmth) for k, warmth in enumerate(t_s)]
-    logits = torch.einsum("sbd,tsd->tsb", pixels, torch.stack(masked))
-    loss = _negative_log_likelihood(logits, labels)
-    # Runs do not touch each other, so the gradient of the sum is the gradient of each.
-    total = loss.sum() + penalty * ((1 + w).square().sum() + theta.square().sum())
-    grad_w, grad_theta = torch.autograd.grad(total, (w, theta))
-    return grad_w, grad_theta
+    """Return θ₀ [S, 1, D] and the images of every batch [iterations, S, batch]."""
+    theta, batches = [], []
+    for seed in seeds:
+        start, images = (
+            torch.Generator().manual_seed(derive_seed(seed, purpose))
+            for purpose in ("theta", "batches")
+        )
+        theta.append(torch.randn(1, pixels.shape[1], generator=start) * setting.spread_theta)
+        size = (iterations, setting.batch)
+        batches.append(torch.randint(len(pixels), size, generator=images))
+    return torch.stack(theta), torch.stack(batches, dim=1)
 
 
-def _negative_log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over the last dimension of −log F^y (1 − F)^(1−y), F = σ(logit)."""
-    return (F.softplus(logits) - labels * logits).mean(-1)
-
-
-def _record(w: Tensor, theta: Tensor, pixels: Tensor, labels: Tensor, penalty: float) -> Tensor:
-    """Return objective and number of connections of every run at its binary mask [T, S, 2]."""
-    mask = binary_mask(w)
-    objective = measure_objective(mask, theta, pixels, labels, penalty)
-    return torch.stack([objective, mask.sum(-1)], dim=-1)
-
-
-def _check_finite(recorded: Tensor, iteration: int, step: float) -> None:
-    if not recorded.isfinite().all():
+def _check_finite(path: Tensor, moments: Sequence[int], step: float) -> None:
+    if not path.isfinite().all():
+        iteration = moments[int(path.isfinite().int().argmin())]
         raise TrainingError(
             f"the objective of figure 1 is not finite at iteration {iteration}; choose a step below"
             f" {step:g}"
         )
-
-
-def _tabulate(
-    recorded: Tensor,
-    t_l: float,
-    t_s: Sequence[float],
-    seeds: Sequence[int],
-    iterations: Sequence[int],
-) -> "pd.DataFrame":
-    """Return what was recorded [T, S, iterations, 2] as a long table."""
-    import pandas as pd
-
-    runs = pd.MultiIndex.from_product(
-        [[float(t_l)], [float(value) for value in t_s], list(seeds), list(iterations)],
-        names=["t_l", "t_s", "seed", "iteration"],
-    )
-    frame = runs.to_frame(index=False)
-    flat = recorded.reshape(-1, 2).double().numpy()
-    return frame.assign(objective=flat[:, 0], active=flat[:, 1].astype("int64"))

@@ -2,9 +2,8 @@
 
 `convergence` holds the problem and the search. One setting serves the three t_s; it is the one that
 suits the exact gradient, t_s = t_l, best (see `convergence.Setting`), so that the comparison leans
-towards the scheme it is made against. t_s and the step size act in part as one: t_s scales the
-gradient of w against the penalty on w, which a step size of its own for w could partly undo. Which
-share belongs to which takes a study that varies both; this figure does not tell.
+towards the scheme it is made against. t_s and the step size act in part as one; `temperatures` varies
+both.
 """
 
 import math

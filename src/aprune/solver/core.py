@@ -1,6 +1,6 @@
 """`solve`: minimise a differentiable function over subsets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -24,8 +24,9 @@ class Solution:
         v: The best binary point that was seen, as booleans [D].
         value: f there, plus the price of its ones.
         theta: The θ that goes with it, if the problem has one.
-        trajectory: Value of the binary point at each step of the descent that got there [steps + 1];
-            the exchanges come after it.
+        trajectory: Value of the binary point before the first step of the descent that got there and
+            after each [steps + 1], or at the `moments` asked for; the exchanges come after it.
+        ones: How many ones there were, likewise.
         stopped: `settled` if no exchange makes it better; `rounds` if there might be one, but all rounds
             were used up; `steps` if there were no exchanges.
         evaluations: How often f was computed, for this problem and those solved beside it.
@@ -35,6 +36,7 @@ class Solution:
     value: float
     theta: Tensor | None
     trajectory: Tensor
+    ones: Tensor
     stopped: Literal["settled", "rounds", "steps"]
     evaluations: int
 
@@ -54,7 +56,8 @@ def solve(
     scheme: Scheme | None = ...,
     restarts: int = ...,
     rounds: int = ...,
-    seed: int = ...,
+    moments: Collection[int] | None = ...,
+    seed: int | Sequence[int] = ...,
     dtype: torch.dtype = ...,
     progress: bool | None = ...,
 ) -> Solution: ...
@@ -75,7 +78,8 @@ def solve(
     scheme: Scheme | None = ...,
     restarts: int = ...,
     rounds: int = ...,
-    seed: int = ...,
+    moments: Collection[int] | None = ...,
+    seed: int | Sequence[int] = ...,
     dtype: torch.dtype = ...,
     progress: bool | None = ...,
 ) -> list[Solution]: ...
@@ -95,7 +99,8 @@ def solve(
     scheme: Scheme | None = None,
     restarts: int = 16,
     rounds: int = 50,
-    seed: int = 0,
+    moments: Collection[int] | None = None,
+    seed: int | Sequence[int] = 0,
     dtype: torch.dtype = torch.float64,
     progress: bool | None = None,
 ) -> Solution | list[Solution]:
@@ -128,7 +133,9 @@ def solve(
         restarts: Descents from different starts.
         rounds: Exchanges at most; 0 leaves them out. So does a θ that is moved but not fitted: it
             belongs to one point, and says little of another.
-        seed: Of the starts.
+        moments: Numbers of steps, from 0 to all, after which binary points are looked at; None is after
+            every one. Fewer are quicker where `sample` gives a small part of large `data`.
+        seed: Of the starts. It is one for all problems, which then start alike, or one for each.
         dtype: To compute with.
         progress: Whether to show a bar; None shows it on a terminal.
 
@@ -153,14 +160,22 @@ def solve(
         )
     if not 0 <= penalty < float("inf"):
         raise SettingError(f"penalty is {penalty!r}: expected a number from 0 on")
+    if moments is not None and not (moments and set(moments) <= set(range(scheme.steps + 1))):
+        raise SettingError(f"moments are {moments}: expected numbers from 0 to {scheme.steps}")
     problems = _problems(data)
+    seeds = [seed] * problems if isinstance(seed, int) else list(seed)
+    if len(seeds) != problems:
+        raise SettingError(
+            f"there are {len(seeds)} seeds for {problems} problems: expected as many"
+        )
     objective = Objective(f, data or (), penalty=penalty, fit=fit, sample=sample)
-    w = _start_w((problems, restarts, size), count, seed, dtype)
+    w = _start_w((restarts, size), count, seeds, dtype)
     best = _Best(objective, (problems, restarts, size), dtype)
     with bar("solving", scheme.steps + 1, show=progress) as advance:
 
-        def seen(points: Tensor, now: Tensor | None) -> None:
-            best.see(points, now)
+        def seen(done: int, points: Tensor, now: Tensor | None) -> None:
+            if moments is None or done in moments:
+                best.see(points, now)
             advance(1)
 
         start = None if theta is None else _start(theta, problems, restarts, dtype)
@@ -186,11 +201,13 @@ class _Best:
         self.value = torch.full(shape[:2], torch.inf, dtype=dtype)
         self.theta: Tensor | None = None
         self._trajectory: list[Tensor] = []
+        self._ones: list[Tensor] = []
 
     def see(self, points: Tensor, theta: Tensor | None) -> None:
         """Take the binary points of a step."""
         values = self._objective.values(points.to(self.value.dtype), theta)
         self._trajectory.append(values)
+        self._ones.append(points.sum(-1))
         better = values < self.value
         self.value = torch.where(better, values, self.value)
         self.m = torch.where(better[..., None], points, self.m)
@@ -206,7 +223,7 @@ class _Best:
                 "f is not finite at any binary point that was tried: expected a number for each"
             )
         dtype, found = self.value.dtype, []
-        trajectory = torch.stack(self._trajectory, -1)
+        trajectory, ones = torch.stack(self._trajectory, -1), torch.stack(self._ones, -1)
         fitted = self._objective.fitted(self.m.to(dtype), self.theta)
         for problem, restart in enumerate(self.value.nan_to_num(torch.inf).argmin(1).tolist()):
             stopped: Literal["settled", "rounds", "steps"] = "steps"
@@ -218,6 +235,7 @@ class _Best:
                     value=float(self.value[problem, restart]),
                     theta=None if fitted is None else fitted[problem, restart],
                     trajectory=trajectory[problem, restart],
+                    ones=ones[problem, restart],
                     stopped=stopped,
                     evaluations=self._objective.evaluations,
                 )
@@ -249,10 +267,13 @@ def _problems(data: Sequence[Tensor] | None) -> int:
     return sizes.pop()
 
 
-def _start_w(shape: tuple[int, int, int], count: Count, seed: int, dtype: torch.dtype) -> Tensor:
+def _start_w(
+    shape: tuple[int, int], count: Count, seeds: Sequence[int], dtype: torch.dtype
+) -> Tensor:
     """Return where w starts; without a count all places are there in the first restart only."""
-    w = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-    every = 1 if count.free else shape[1]
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    w = torch.stack([torch.randn(shape, generator=one, dtype=dtype) for one in generators])
+    every = 1 if count.free else shape[0]
     return torch.cat([w[:, :every].abs(), w[:, every:]], 1)
 
 

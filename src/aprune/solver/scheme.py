@@ -26,7 +26,8 @@ class Scheme:
             problems of every scale.
         spread: Standard deviation ε of w₀.
         ramp_end: Fraction of the steps at which the constraint holds; before, it comes down from all.
-        gamma: γ of a drift of w towards −1, as in the paper's sparsity penalty γ‖1 + w‖² + γ‖θ‖².
+        drift: Whether the descent replaces the price of the ones, γ·Σv, by γ‖1 + w‖² as the paper does,
+            which pulls every w towards −1. Binary points cost what they cost, γ·Σm, either way.
 
     Example:
         >>> Scheme(t_s=5.0).t_l
@@ -41,7 +42,7 @@ class Scheme:
     relative: bool = True
     spread: float = 0.5
     ramp_end: float = 0.7
-    gamma: float = 0.0
+    drift: bool = False
 
     def __post_init__(self) -> None:
         for name in ("t_l", "t_s", "step", "spread"):
@@ -51,8 +52,6 @@ class Scheme:
             raise SettingError(f"steps is {self.steps!r}: expected at least 1")
         if not 0 < self.ramp_end <= 1:
             raise SettingError(f"ramp_end is {self.ramp_end!r}: expected a fraction above 0")
-        if not 0 <= self.gamma < float("inf"):
-            raise SettingError(f"gamma is {self.gamma!r}: expected a number from 0 on")
         find_schedule(self.schedule)
 
 
@@ -99,7 +98,7 @@ class Count:
         return between if self.least == self.most else between.clamp(min=0.0)
 
 
-Seen = Callable[[Tensor, Tensor | None], None]
+Seen = Callable[[int, Tensor, Tensor | None], None]
 
 
 def descend(
@@ -118,29 +117,34 @@ def descend(
         scheme: How to move.
         w: One row for each problem and restart [P, R, D].
         theta: Likewise [P, R, ...], or None.
-        seen: Called before the first step and after each with the binary points, and with θ.
+        seen: Called with the number of steps done, from 0 on, the binary points and θ.
 
     Returns:
         w and θ at the end.
     """
     schedule = find_schedule(scheme.schedule)
-    seen(count.project(w), theta)
+    seen(0, count.project(w), theta)
     for number in range(scheme.steps):
         share = ramp(number, scheme.steps, start=0.0, end=scheme.ramp_end)
         most = round(count.size - (count.size - count.most) * share)
         x = w - count.threshold(w, most)
-        slope_v, slope_theta = objective.slopes(cold_mask(x, scheme.t_l), theta, number)
+        slope_v, slope_theta = objective.slopes(
+            cold_mask(x, scheme.t_l), theta, number, priced=not scheme.drift
+        )
+        slope_w = slope_v * warm_slope(x, scheme.t_s)
+        if scheme.drift:
+            slope_w = slope_w + 2 * objective.penalty * (1.0 + w)
         step = scheme.step * schedule(number, scheme.steps)
-        w = _move(w, slope_v * warm_slope(x, scheme.t_s), 1.0 + w, step, scheme)
+        w = _move(w, slope_w, step, scheme.relative)
         if theta is not None and slope_theta is not None:
-            theta = _move(theta, slope_theta, theta, step, scheme)
-        seen(count.project(w), theta)
+            theta = _move(theta, slope_theta, step, scheme.relative)
+        seen(number + 1, count.project(w), theta)
     return w, theta
 
 
-def _move(value: Tensor, slope: Tensor, pull: Tensor, step: float, scheme: Scheme) -> Tensor:
-    if scheme.relative:
+def _move(value: Tensor, slope: Tensor, step: float, relative: bool) -> Tensor:
+    if relative:
         rows = slope.flatten(2).square().mean(-1).sqrt()
         rows = rows.reshape(*rows.shape, *[1] * (slope.dim() - 2))
         slope = torch.where(rows > 0, slope / rows, 0.0)
-    return value - step * (slope + 2 * scheme.gamma * pull)
+    return value - step * slope
