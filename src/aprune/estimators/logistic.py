@@ -6,7 +6,7 @@ With standardised features, labels y of 0 and 1, weights θ and an intercept θ�
 
 The best θ of a v is found by Newton's method. A step that moves no z by more than r changes no curvature
 by more than e^r; so log(1 + r)/r of it is sure to lead down, and is taken where the whole step is worse.
-For a feature that is not there θ is what one such step would give it (see `squares`).
+For a feature that is not there θ is about what such a step would give it (see `squares`).
 """
 
 from functools import partial
@@ -16,9 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Function = partial[Tensor]
-Data = tuple[Tensor, Tensor, Tensor]  # X feature by feature, which are what is chosen; X²; y
+Data = tuple[Tensor, Tensor, Tensor, Tensor]
+"""X feature by feature, which are what is chosen; X²; the correlations of features; y."""
 
 _NEWTON = 10  # steps; six are enough but where the ridge is tiny
+_NEW = 0.01  # of a feature at least, since what is left of fewer is guessed
 _WIDE = 128  # features at most that are fitted together
 
 
@@ -37,8 +39,9 @@ def problem(
     """
     features = x.T.contiguous()
     fit = partial(_fit, alpha=alpha, width=min(most, _WIDE), steps=_NEWTON)
+    data = (features, features.square(), features @ x / len(x), y)
     start = x.new_zeros(x.shape[1] + 1)
-    return partial(_value, alpha=alpha), fit, (features, features.square(), y), start
+    return partial(_value, alpha=alpha), fit, data, start
 
 
 def refit(v: Tensor, data: Data, alpha: float) -> tuple[Tensor, float]:
@@ -54,6 +57,7 @@ def _value(
     theta: Tensor,
     x: Tensor,
     squares: Tensor,  # noqa: ARG001
+    alike: Tensor,  # noqa: ARG001
     y: Tensor,
     *,
     alpha: float,
@@ -64,7 +68,15 @@ def _value(
 
 
 def _fit(
-    v: Tensor, x: Tensor, squares: Tensor, y: Tensor, *, alpha: float, width: int, steps: int
+    v: Tensor,
+    x: Tensor,
+    squares: Tensor,
+    alike: Tensor,
+    y: Tensor,
+    *,
+    alpha: float,
+    width: int,
+    steps: int,
 ) -> Tensor:
     places = v.topk(width).indices
     shares = v[places]
@@ -85,6 +97,11 @@ def _fit(
         whole = losses[0] < losses[1]
         theta, z = torch.where(whole, thetas[0], thetas[1]), torch.where(whole, zs[0], zs[1])
     p = torch.sigmoid(z)
-    alone = x @ (y - p) / (squares @ (p * (1 - p)) + alpha * len(y))
+    # what is new about a feature, beside those that are there, as far as correlations tell
+    beside = shares[:, None] * alike[places]
+    system = beside[:, places] * shares + torch.diag(alpha * shares + (1 - shares))
+    new = 1 - (beside * torch.linalg.solve(system, beside)).sum(0)
+    curves = new.clamp(min=_NEW) * (squares @ (p * (1 - p))) + alpha * len(y)
+    alone = x @ (y - p) / curves
     there = torch.zeros_like(v).scatter(0, places, theta[:-1])
     return torch.cat([torch.where(v > 0.5, there, alone), theta[-1:]])

@@ -5,8 +5,8 @@ With features of mean 0 and deviation 1, A = XᵀX/n, B = XᵀY/n and u = v∘θ
     f(v, θ) = ½·(mean ‖y‖² − 2⟨B, u⟩ + ⟨u, A·u⟩) + ½·α·Σ v·θ².
 
 At a binary v that is the loss of the features that are there. The best θ is known. For a feature that
-is not there it is what it would start with: so the slope to v says what a feature would bring, and how
-much one is missed.
+is not there it is what it would get beside those that are: then half the slope to v is what it would
+bring.
 """
 
 from functools import partial
@@ -57,9 +57,13 @@ def _value(v: Tensor, theta: Tensor, a: Tensor, b: Tensor, c: Tensor, *, alpha: 
 def _fit(v: Tensor, a: Tensor, b: Tensor, c: Tensor, *, alpha: float) -> Tensor:  # noqa: ARG001
     # where v is 0, a row of the identity
     system = v[:, None] * a * v + torch.diag(alpha * v + (1 - v))
-    there = torch.linalg.solve(system, v[:, None] * b)
+    beside = v[:, None] * a
+    solved = torch.linalg.solve(system, torch.cat([v[:, None] * b, beside], 1))
+    there, others = solved[:, : b.shape[1]], solved[:, b.shape[1] :]
     left = b - a @ (v[:, None] * there)
-    alone = left / (a.diagonal() + alpha)[:, None]
+    # what is new about a feature, beside those that are there
+    new = a.diagonal() + alpha - (beside * others).sum(0)
+    alone = left / new.clamp(min=alpha)[:, None]
     whole: Tensor = there + (1 - v)[:, None] * alone
     return whole
 
@@ -78,8 +82,12 @@ def _fit_few(
     system = shares[:, None] * a[places][:, places] * shares + torch.diag(
         alpha * shares + (1 - shares)
     )
-    there = torch.linalg.solve(system, shares[:, None] * b[places])
+    beside = shares[:, None] * a[places]
+    solved = torch.linalg.solve(system, torch.cat([shares[:, None] * b[places], beside], 1))
+    there, others = solved[:, : b.shape[1]], solved[:, b.shape[1] :]
     left = b - a[:, places] @ (shares[:, None] * there)
-    alone = left / (a.diagonal() + alpha)[:, None]
+    # what is new about a feature, beside those that are there
+    new = a.diagonal() + alpha - (beside * others).sum(0)
+    alone = left / new.clamp(min=alpha)[:, None]
     spread = torch.zeros_like(b).scatter(0, places[:, None].expand_as(there), there)
     return torch.where(v[:, None] > 0.5, spread, alone)

@@ -24,11 +24,11 @@ class Solution:
         v: The best binary point that was seen, as booleans [D].
         value: f there, plus the price of its ones.
         theta: The θ that goes with it, if the problem has one.
-        trajectory: Value of the binary point before the first step of the descent that got there and
-            after each [steps + 1], or at the `moments` asked for; the exchanges come after it.
+        trajectory: Value of the binary point before the first step of its descent and after each
+            [steps + 1], or at the `moments` asked for; the exchanges come after it.
         ones: How many ones there were, likewise.
-        stopped: `settled` if no exchange makes it better; `rounds` if there might be one, but all rounds
-            were used up; `steps` if there were no exchanges.
+        stopped: `settled` if no exchange that was tried makes it better; `rounds` if there might be one,
+            but all rounds were used up; `steps` if there were no exchanges.
         evaluations: How often f was computed, for this problem and those solved beside it.
     """
 
@@ -109,9 +109,9 @@ def solve(
     The descent computes with v = σ(t_l·w), which is almost binary, and moves w along the gradient at
     t_s. Where so many ones are asked for, w is cut where they are the largest, with more of them at
     first. Where no number is asked for, one descent starts with everything, as the paper's does, and
-    the others with a random half. The binary point of every step is looked at, and the best one of
-    every restart is then improved by exchanging single places, as long as that helps. Nothing proves
-    that the result is the best there is.
+    the others with a random half. The binary point of every step is looked at. The best one of
+    every restart, and where half of them started, is then improved by exchanging single places, as
+    long as that helps. Nothing proves that the result is the best there is.
 
     Args:
         f: From a tensor v [D] with entries in [0, 1] to one number; f(v, θ) if there is a θ; and with
@@ -183,6 +183,7 @@ def solve(
     improves = rounds > 0 and (theta is None or fit is not None)
     settled = torch.zeros_like(best.value, dtype=torch.bool)
     if improves:
+        best.add(count.project(w[:, : (restarts + 1) // 2]))
         best.m, best.value, settled = exchange(
             objective, best.m, best.value, count, rounds=rounds, wide=_WIDE
         )
@@ -216,6 +217,11 @@ class _Best:
             before = theta if self.theta is None else self.theta
             self.theta = torch.where(wide, theta, before)
 
+    def add(self, points: Tensor) -> None:
+        """Take points that no descent has led to."""
+        values = self._objective.values(points.to(self.value.dtype))
+        self.m, self.value = torch.cat([self.m, points], 1), torch.cat([self.value, values], 1)
+
     def solutions(self, settled: Tensor, improved: bool) -> list[Solution]:
         """Return the best restart of every problem."""
         if not self.value.isfinite().any(1).all():
@@ -225,15 +231,16 @@ class _Best:
         dtype, found = self.value.dtype, []
         trajectory, ones = torch.stack(self._trajectory, -1), torch.stack(self._ones, -1)
         fitted = self._objective.fitted(self.m.to(dtype), self.theta)
-        for problem, restart in enumerate(self.value.nan_to_num(torch.inf).argmin(1).tolist()):
+        for problem, row in enumerate(self.value.nan_to_num(torch.inf).argmin(1).tolist()):
+            restart = row % trajectory.shape[1]
             stopped: Literal["settled", "rounds", "steps"] = "steps"
             if improved:
-                stopped = "settled" if settled[problem, restart] else "rounds"
+                stopped = "settled" if settled[problem, row] else "rounds"
             found.append(
                 Solution(
-                    v=self.m[problem, restart],
-                    value=float(self.value[problem, restart]),
-                    theta=None if fitted is None else fitted[problem, restart],
+                    v=self.m[problem, row],
+                    value=float(self.value[problem, row]),
+                    theta=None if fitted is None else fitted[problem, row],
                     trajectory=trajectory[problem, restart],
                     ones=ones[problem, restart],
                     stopped=stopped,

@@ -6,7 +6,7 @@ from torch import Tensor
 from aprune.solver.objective import Objective
 from aprune.solver.scheme import Count
 
-_PAIRS = 16  # that are tried of every point before the best one is looked at more closely
+_PAIRS = 8  # that are tried of every point before the best one is looked at more closely
 _LAST = 256  # that are tried of the best one
 _SAME = 1e-12  # relative; equal up to rounding is no reason to go on
 
