@@ -3,13 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format setup clean
+.PHONY: demo test fuzz kill lint format setup clean
 
 demo: setup
 	$(BIN)/aprune demo
 
 test: lint
 	$(BIN)/pytest
+
+# 100,000 damaged files; SECURITY.md says what they must not do
+fuzz: setup
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.run
+
+# 200 times SIGKILL, and files as if nothing had happened
+kill: setup
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m kill.run
 
 lint: setup
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ from aprune.tasks import task_names
 
 ROOT = Path(__file__).parent.parent
 FILES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 SHELL = ("bash", "console")

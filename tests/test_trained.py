@@ -1,6 +1,7 @@
 """The file of a trained network: the same after loading, small, checked, and never code."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,85 @@ def test_a_file_that_contradicts_itself_is_refused(
     with pytest.raises(FileError, match="is damaged or does not fit its parent") as caught:
         load_model(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parent", "shape"), [("vgg19", [3, 32, 32]), ("mlp", [1, 4096, 4096]), ("logistic", [1, 9, 8])]
+)
+def test_sizes_are_checked_before_the_network_is_built(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: str, shape: list[int]
+) -> None:
+    def enlarge(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        about["parent"], about["shape"] = parent, shape
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("memory was asked for")
+
+    path = altered(saved, tmp_path / "large.safetensors", enlarge)
+    monkeypatch.setattr(aprune.trained, "parent_for", refuse)
+    with pytest.raises(FileError, match="is damaged or does not fit its parent"):
+        load_model(path)
+
+
+def one_tensor_more(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    tensors["dense:fc4.bias"] = torch.zeros(3)
+
+
+def two_ways_at_once(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    tensors["dense:fc3.weight"] = torch.zeros(3, 128)
+
+
+def whole_numbers(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    tensors["dense:fc1.bias"] = torch.zeros(256, dtype=torch.int64)
+
+
+def complex_numbers(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    tensors["values:fc1.weight"] = tensors["values:fc1.weight"].to(torch.complex64)
+
+
+def text_for_a_size(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    about["shape"] = ["1", "8", "8"]
+
+
+def a_name_for_all_classes(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    about["classes"] = "abc"
+
+
+def provenance_of_pairs(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    about["provenance"] = [["run", "x"]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        one_tensor_more,
+        two_ways_at_once,
+        whole_numbers,
+        complex_numbers,
+        text_for_a_size,
+        a_name_for_all_classes,
+        provenance_of_pairs,
+    ],
+)
+def test_nothing_but_what_save_writes_is_taken(saved: Path, tmp_path: Path, change: Change) -> None:
+    with pytest.raises(FileError, match="is damaged or does not fit its parent"):
+        load_model(altered(saved, tmp_path / "odd.safetensors", change))
+
+
+def test_the_name_of_a_parent_is_quoted_in_one_short_line(saved: Path, tmp_path: Path) -> None:
+    def rename(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        about["parent"] = "a\nb" * 1000
+
+    with pytest.raises(FileError, match="not one of aprune's") as caught:
+        load_model(altered(saved, tmp_path / "named.safetensors", rename))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < len(str(tmp_path)) + 250
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="no ordinary file"):
+        load_model(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("keep", [0, 1, 7, 8, 100, 5_000, -1])

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ def writing(path: Path | str) -> Iterator[Path]:
             os.fsync(written.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         raise FileError(_reason(path, error)) from error
     finally:
@@ -75,8 +77,45 @@ def check_writable(folder: Path | str) -> Path:
     return folder
 
 
+def check_ordinary(path: Path | str) -> None:
+    """Raise an `OSError` unless `path` is a file with an end: no folder, no pipe, no device.
+
+    A folder of somebody else's may hold a pipe under any name, and whoever opens it waits for ever.
+
+    Example:
+        >>> check_ordinary(os.devnull)
+        Traceback (most recent call last):
+        OSError: it is no ordinary file
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a name with a zero in it is a ValueError
+        raise OSError("it is no ordinary file")
+
+
+def printable(text: object) -> str:
+    r"""Escape what would move the cursor or end the line: a file may say anything of itself.
+
+    Example:
+        >>> printable("a\x1b[2J")
+        'a\\x1b[2J'
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in str(text)
+    )
+
+
 def _reason(path: Path, error: OSError) -> str:
     return f"cannot write {path}: {error.strerror or error}; choose another place with --out"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let a new name outlast a loss of power too; a file system that cannot do that is left alone."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _umask() -> int:

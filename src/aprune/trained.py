@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,14 +13,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from aprune.architecture.bits import pack, packed_size, unpack, unused_bits
+from aprune.architecture.shape import quote
 from aprune.errors import ApruneError, FileError, ParentError
-from aprune.files import writing
-from aprune.parents import parent_for, parent_names
+from aprune.files import check_ordinary, writing
+from aprune.parents import build_parent, parent_for, parent_names
 from aprune.tasks import Task
 from aprune.training import predict
 
 _FORMAT = "aprune.model"
 _VERSIONS = ("1", "2")  # without bare tensors, and with them
+_LARGEST_IMAGE = 2**24  # numbers; a network of the user's own is tried out with two
 # What reading numbers and shapes that somebody made up can end in.
 _DAMAGED = (KeyError, TypeError, ValueError, OverflowError, RuntimeError)
 
@@ -113,24 +115,30 @@ def load_model(path: Path | str, parent: Any = None) -> Trained:
         FileError: The file is missing, damaged, foreign or does not fit.
     """
     try:
+        check_ordinary(path)
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != _FORMAT:
                 raise FileError(f"{path} is no model of aprune's: expected one written by transfer")
             if metadata.get("version") not in _VERSIONS:
                 raise FileError(f"{path} was written by a newer aprune: upgrade to read it")
+            if metadata["version"] != _version_of(file.keys()):
+                raise ValueError("not the tensors of its version")
+            about = _About(json.loads(metadata["about"]))
+            if parent is None and about.parent not in parent_names():
+                raise FileError(
+                    f"{path} was built from {quote(about.parent)}, which is not one of aprune's "
+                    "parents: say how to build it with the argument parent"
+                )
+            if parent is None:  # without memory for weights, which a file could ask for in vain
+                with torch.device("meta"):
+                    _check_sizes(file, build_parent(about.parent, about).state_dict())
+            model = parent_for(about.parent if parent is None else parent, about)
+            state = model.state_dict()
+            _check_sizes(file, state)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if metadata["version"] != _version_of(tensors):
-            raise ValueError("not the tensors of its version")
-        about = _About(json.loads(metadata["about"]))
-        if parent is None and about.parent not in parent_names():
-            raise FileError(
-                f"{path} was built from {about.parent!r}, which is not one of aprune's parents: "
-                "say how to build it with the argument parent"
-            )
-        model = parent_for(about.parent if parent is None else parent, about)
-        shapes = {name: value.shape for name, value in model.state_dict().items()}
-        model.load_state_dict(_unpack(tensors, shapes))
+        _check_kinds(tensors, state)
+        model.load_state_dict(_unpack(tensors, {name: v.shape for name, v in state.items()}))
         if not tensors["mean"].shape == tensors["std"].shape == about.shape[:1]:
             raise ValueError("not one mean and deviation a channel")
         return Trained(
@@ -143,7 +151,9 @@ def load_model(path: Path | str, parent: Any = None) -> Trained:
             about.provenance,
         )
     except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+        raise FileError(
+            f"cannot read {path}: {error.strerror or error}; expected one written by transfer"
+        ) from error
     except ParentError as error:
         if parent is not None:  # theirs is the better explanation
             raise
@@ -160,12 +170,21 @@ class _About:
     """What the file says of itself, checked; looks like a task to whoever builds the parent."""
 
     def __init__(self, raw: Any) -> None:
-        self.parent = str(raw["parent"])
-        channels, height, width = (int(n) for n in raw["shape"])
-        self.shape = (channels, height, width)
-        self.classes = tuple(str(name) for name in raw["classes"])
-        self.provenance: Mapping[str, Any] = dict(raw["provenance"])
+        self.parent: str = raw["parent"]
+        self.shape: tuple[int, int, int] = tuple(raw["shape"])
+        self.classes: tuple[str, ...] = tuple(raw["classes"])
+        self.provenance: Mapping[str, Any] = raw["provenance"]
+        if not isinstance(self.parent, str) or not isinstance(self.provenance, dict):
+            raise TypeError("no parent or no provenance")
+        if not isinstance(raw["classes"], list) or not all(
+            isinstance(n, str) for n in self.classes
+        ):
+            raise TypeError("classes without names")
+        if len(self.shape) != 3 or not all(type(size) is int for size in self.shape):
+            raise TypeError("no shape of an image")
         if min(self.shape) < 1 or max(self.shape) > 2**14 or not 1 <= len(self.classes) <= 2**20:
+            raise ValueError("absurd size")
+        if math.prod(self.shape) > _LARGEST_IMAGE:
             raise ValueError("absurd size")
 
     @property
@@ -173,9 +192,47 @@ class _About:
         return len(self.classes)
 
 
-def _version_of(tensors: Mapping[str, Tensor]) -> str:
+def _version_of(tensors: Iterable[str]) -> str:
     """Return the version that files with these tensors have: an older aprune reads what it can."""
     return _VERSIONS[any(name.startswith("signs:") for name in tensors)]
+
+
+def _check_sizes(file: Any, state: Mapping[str, Tensor]) -> None:
+    """Raise a `ValueError` unless the file has the tensors that a network needs, and no others.
+
+    Only the header is looked at. A weight has at least a bit in the file, so that a network that is not
+    much larger than its file is all that will be built.
+    """
+    sizes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    expected = {"mean", "std"}
+    for name, value in state.items():
+        parts: dict[str, list[int] | None]
+        bits, signs = [packed_size(tuple(value.shape))], f"signs:{name}"
+        if f"dense:{name}" in sizes:
+            parts = {f"dense:{name}": list(value.shape)}
+        elif signs in sizes and f"bits:{name}" not in sizes:
+            parts = {signs: bits, f"scale:{name}": []}
+        elif signs in sizes:
+            parts = {f"bits:{name}": bits, signs: sizes[signs], f"scale:{name}": []}
+        else:
+            values = f"values:{name}"
+            parts = {f"bits:{name}": bits, values: sizes.get(values)}
+        if any(sizes.get(part) != size for part, size in parts.items()):
+            raise ValueError("a tensor of another size")
+        expected |= set(parts)
+    if set(sizes) != expected:
+        raise ValueError("a tensor too few or too many")
+
+
+def _check_kinds(tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Raise a `ValueError` unless numbers are of the kind that the network has: real, or whole."""
+    for key, value in tensors.items():
+        kind, _, name = key.partition(":")
+        if kind in ("bits", "signs"):
+            continue  # looked at where they are unpacked
+        wanted = state[name].dtype if name else torch.float32
+        if value.dtype != wanted and not (value.is_floating_point() and wanted.is_floating_point):
+            raise ValueError("numbers of another kind")
 
 
 def _sparsely(value: Tensor) -> dict[str, Tensor] | None:

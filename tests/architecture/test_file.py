@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from aprune.architecture import Architecture
 from aprune.architecture.file import _checksum
+from aprune.architecture.shape import fingerprint
 from aprune.errors import ArchitectureError, FileError
 
 
@@ -301,6 +302,22 @@ def entry(begin, end, dtype="U8", shape=None):
 def test_masks_that_do_not_fit(saved, tensors, reason):
     rewrite(saved, tensors=tensors)
     assert reason in refusal(saved)
+
+
+@pytest.mark.parametrize("shape", [[10**12], [10**6, 10**6], [2**62], [9]])
+def test_a_few_bytes_do_not_make_many_connections(saved, shape):
+    tensors = json.dumps([["a", shape]], separators=(",", ":"))
+    mask = {"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
+    rewrite(
+        saved,
+        data=b"\0",
+        tensors=mask,
+        **{"fingerprint": fingerprint({"a": tuple(shape)})},
+    )
+    header, data = split(saved.read_bytes())
+    header["__metadata__"]["tensors"] = tensors
+    saved.write_bytes(join(header, data))
+    assert "the mask of 'a' is not " in refusal(saved)
 
 
 def test_bits_after_the_last_connection(saved):

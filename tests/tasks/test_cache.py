@@ -1,3 +1,4 @@
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from aprune.files import cache_folder
 from aprune.tasks import Task, load_task
@@ -136,3 +138,58 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APRUNE_CACHE", "")
     monkeypatch.setenv("HOME", "/home/me")
     assert cache_folder() == Path("/home/me/.cache/aprune")
+
+
+def rewritten(**notes: str) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        with safe_open(file, framework="pt") as kept:
+            old = kept.metadata()
+            tensors = {name: kept.get_tensor(name).clone() for name in kept.keys()}  # noqa: SIM118
+        save_file(tensors, file, metadata={**old, **notes})
+
+    return damage
+
+
+def label_too_large(file: Path) -> None:
+    """With a checksum that is right, as a stranger would write it."""
+    with safe_open(file, framework="pt") as kept:
+        notes = kept.metadata()
+        tensors = {name: kept.get_tensor(name).clone() for name in kept.keys()}  # noqa: SIM118
+    for part in ("train_labels", "test_labels"):
+        tensors[part][tensors[part] == 2] = 10**15
+    digest = hashlib.sha256()
+    for part in ("train", "test"):
+        images, labels = tensors[f"{part}_images"], tensors[f"{part}_labels"]
+        digest.update(str(tuple(images.shape)).encode())
+        digest.update(images.numpy().tobytes() + labels.numpy().tobytes())
+    save_file(tensors, file, metadata={**notes, "checksum": digest.hexdigest()})
+
+
+def pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        rewritten(classes="[" * 100_000),
+        rewritten(classes='"abcd"'),
+        rewritten(classes="[1, 2, 3, 4]"),
+        rewritten(augment="[]"),
+        rewritten(augment='{"flip": 1, "shift": 4}'),
+        rewritten(augment='{"flip": true, "shift": 1e9}'),
+        rewritten(augment='{"flip": true, "shift": 1000000000}'),
+        label_too_large,
+        pipe,
+    ],
+)
+def test_a_cache_that_a_stranger_wrote_is_remade(
+    made: Made, sealed: Path, damage: Callable[[Path], None]
+) -> None:
+    first = load_task("cifar100")
+    (file,) = sealed.iterdir()
+    good = file.read_bytes()
+    damage(file)
+    assert_same(first, load_task("cifar100"))
+    assert len(file.read_bytes()) == len(good)

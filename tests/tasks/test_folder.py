@@ -1,3 +1,6 @@
+import os
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,3 +162,66 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         load_task("folder:")
     with pytest.raises(TaskError, match="no home folder"):
         load_task("folder:~nobody-of-this-name/pictures")
+
+
+def blank(width: int, height: int, rows: bytes) -> bytes:
+    """A PNG of one bit a pixel that says it is so large."""
+    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    parts = [(b"IHDR", head), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        blank(50_000, 50_000, b""),
+        blank(2**31 - 1, 2**31 - 1, b""),
+        blank(9_000, 7_200, b""),  # above 64 million
+        blank(8_000, 7_000, bytes(1001 * 7_000)),  # all of it is there, in 7 kB
+    ],
+)
+def test_an_image_of_more_pixels_than_its_bytes_can_mean(pictures: Path, content: bytes) -> None:
+    (pictures / "reds" / "bomb.png").write_bytes(content)
+    with pytest.raises(
+        TaskError, match=r"bomb\.png: the image cannot be read \(.*pixels"
+    ) as caught:
+        load_task(f"folder:{pictures}")
+    assert str(caught.value).isprintable()
+
+
+def test_a_large_blank_image_may_be_as_small_as_png_makes_it(pictures: Path) -> None:
+    (pictures / "reds" / "white.png").write_bytes(blank(1_000, 1_000, bytes(126 * 1_000)))
+    load_task(f"folder:{pictures}")
+    Image.new("L", (5_000, 5_000)).save(pictures / "reds" / "black.png")
+    load_task(f"folder:{pictures}")
+
+
+def test_names_that_are_no_text(pictures: Path) -> None:
+    raw = os.fsencode(pictures)
+    os.rename(raw + b"/reds/0.png", raw + b"/reds/\xff\n.png")  # noqa: PTH104 - bytes
+    os.rename(raw + b"/blues", raw + b"/\xfe\n")  # noqa: PTH104
+    task = load_task(f"folder:{pictures}")
+    assert task.classes == ("reds", "\\xfe\n")
+    (pictures / "reds" / "a\nb.png").write_bytes(b"no image")
+    with pytest.raises(TaskError, match=r"a\\nb\.png: the image cannot be read") as caught:
+        load_task(f"folder:{pictures}")
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["train", "test", "greens"])
+def test_a_folder_that_is_a_link_is_refused(pictures: Path, tmp_path: Path, name: str) -> None:
+    (pictures / name).symlink_to(tmp_path)
+    with pytest.raises(TaskError, match=f"{name} is a link; expected a folder"):
+        load_task(f"folder:{pictures}")
+
+
+def test_images_may_be_links_but_pipes_are_passed_over(pictures: Path, tmp_path: Path) -> None:
+    before = load_task(f"folder:{pictures}").provenance["checksum"]
+    (pictures / "reds" / "0.png").rename(tmp_path / "blob")
+    (pictures / "reds" / "0.png").symlink_to(tmp_path / "blob")
+    os.mkfifo(pictures / "reds" / "pipe.png")
+    (pictures / "reds" / "nowhere.png").symlink_to("nowhere.png")
+    assert load_task(f"folder:{pictures}").provenance["checksum"] == before

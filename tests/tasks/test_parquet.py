@@ -1,3 +1,4 @@
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -5,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from aprune.errors import TaskError
 from aprune.tasks import Augment, load_task
 from aprune.tasks.library import KNOWN
-from aprune.tasks.parquet import find_shards, read_parquet
+from aprune.tasks.parquet import find_shards, read_class_names, read_parquet
 
 Made = tuple[Path, dict[str, np.ndarray]]
 CIFAR100 = KNOWN["cifar100"]
@@ -193,3 +195,51 @@ def test_shards_that_do_not_belong_together(
     write_shard(path, [], np.array([], np.int64))
     with pytest.raises(TaskError, match="holds no image"):
         read_parquet(CIFAR100, folder)
+
+
+@pytest.mark.parametrize("total", ["99999999999", "9" * 200])
+def test_a_name_may_claim_any_number_of_files(made: Made, total: str) -> None:
+    folder, _ = made
+    (folder / "test-00000-of-00001.parquet").rename(folder / f"test-00000-of-{total}.parquet")
+    with pytest.raises(TaskError, match=r"lacks 9+8 of 9+ test files, the first of them number 1;"):
+        read_parquet(CIFAR100, folder)
+
+
+def test_what_is_no_ordinary_file_is_refused(made: Made) -> None:
+    folder, _ = made
+    path = folder / "test-00000-of-00001.parquet"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(TaskError, match="no ordinary file"):
+        read_parquet(CIFAR100, folder)
+
+
+def test_class_names_nested_without_end_are_none(
+    made: Made, encode: Callable[..., bytes], write_shard: Callable[..., Path]
+) -> None:
+    folder, _ = made
+    path = folder / "test-00000-of-00001.parquet"
+    table = pq.read_table(path).replace_schema_metadata({"huggingface": "[" * 100_000})
+    pq.write_table(table, path)
+    assert read_class_names(CIFAR100, path) == tuple(str(n) for n in range(100))
+
+
+def test_one_image_in_very_many_rows_is_refused(
+    made: Made, encode: Callable[..., bytes], write_shard: Callable[..., Path]
+) -> None:
+    folder, _ = made
+    blob = encode(np.zeros((900, 900, 3), np.uint8))
+    path = write_shard(folder / "test-00000-of-00001.parquet", [blob] * 4_000, [0, 2] * 2_000)
+    assert path.stat().st_size < 40_000
+    with pytest.raises(TaskError, match="4000 images of 900 × 900 pixels do not fit into"):
+        read_parquet(CIFAR100, folder)
+
+
+def test_images_that_share_their_bytes_are_read_in_small_batches(
+    made: Made, encode: Callable[..., bytes], write_shard: Callable[..., Path]
+) -> None:
+    folder, pixels = made
+    blobs = [encode(image) + bytes(1_000_000) for image in pixels["test"]]
+    write_shard(folder / "test-00000-of-00001.parquet", blobs, [0, 0, 2, 2, 0, 2])
+    data = read_parquet(CIFAR100, folder)
+    assert torch.equal(data.test_images, torch.from_numpy(pixels["test"]).permute(0, 3, 1, 2))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aprune.errors import FileError
+from aprune.files import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,19 +70,6 @@ def draw_bar(fraction: float, width: int = 12) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
-def printable(text: object) -> str:
-    r"""Escape what would move the cursor: a file may say anything of itself.
-
-    Example:
-        >>> printable("a\x1b[2J")
-        'a\\x1b[2J'
-    """
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
-        for c in str(text)
-    )
-
-
 def one_line(text: object) -> str:
     r"""Bring a message into one line.
 
@@ -120,6 +108,16 @@ def output_folder(folder: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 place.rmdir()
         raise
+
+
+def checkpoint_folder(folder: Path, name: str, *, fresh: bool) -> Path:
+    """Return the place for the state of one run whose files go to `folder`; `fresh` empties it."""
+    from aprune.training.checkpoint import remove_checkpoint
+
+    place = folder / "checkpoints" / name
+    if fresh:
+        remove_checkpoint(place)
+    return place
 
 
 def check_replaceable(*paths: Path) -> None:

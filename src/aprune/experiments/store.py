@@ -10,15 +10,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aprune.architecture import Architecture
 from aprune.errors import ArchitectureError, FileError, SettingError
-from aprune.files import writing
+from aprune.files import check_ordinary, printable, writing
 from aprune.parents import parent_names
+from aprune.tasks.pages import check_whole, opened
 from aprune.trained import Trained, load_model
+from aprune.training.checkpoint import remove_checkpoint
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Description = Mapping[str, Any]
+
+_LARGEST = 2**62  # what a column of whole numbers holds
 
 
 def key_of(description: Description) -> str:
@@ -41,11 +48,14 @@ class Store:
     """Results and architectures of runs under one folder.
 
     Results are in `runs/<key>.json`, architectures in `architectures/<key>.arch.safetensors`, networks
-    with their weights, where they are asked for, in `networks/<key>.safetensors`. Files are written
-    whole or not at all; one that is damaged, half copied or of another run counts as absent.
+    with their weights, where they are asked for, in `networks/<key>.safetensors`, and the states of runs
+    that are under way in `checkpoints/<key>`. Files are written whole or not at all; one that is
+    damaged, half copied or of another run counts as absent. Nothing is read or written through a
+    sub-folder that is a link to somewhere else.
 
     Args:
         folder: Where to keep them; it is made with the first file.
+        fresh: Whether to pass over what is there: every run is done again, and takes its place.
 
     Attributes:
         damaged: The files that were found and not believed, in the order in which they were met.
@@ -58,19 +68,24 @@ class Store:
         ({'accuracy': 0.9}, None)
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, *, fresh: bool = False) -> None:
         self.folder = Path(folder)
         self.damaged: list[Path] = []
+        self._fresh, self._made = fresh, set[Path]()
 
     def get(self, description: Description) -> dict[str, Any] | None:
         """Return the result of the run so described, or None if there is none."""
         path = self._run_path(description)
+        if not self._counts(path):
+            return None
         try:
+            check_ordinary(path)
             entry = json.loads(path.read_text(encoding="utf-8"))
             whole = entry["checksum"] == _digest(entry["result"])
             same = _canonical(entry["description"]) == _canonical(description)
-            if whole and same and isinstance(entry["result"], dict):
-                return entry["result"]
+            if whole and same and _is_result(entry["result"], description):
+                remove_checkpoint(self.checkpoint(description))  # done, so of no more use
+                return dict(entry["result"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError, SettingError):
             pass
         self._distrust(path)
@@ -85,12 +100,22 @@ class Store:
         """
         entry = {"description": description, "result": result, "checksum": _digest(result)}
         _canonical(entry)  # fails before anything is written
-        with writing(self._run_path(description)) as temporary:
+        with writing(self._note(self._run_path(description))) as temporary:
             temporary.write_text(json.dumps(entry, indent=1), encoding="utf-8")
+        remove_checkpoint(self.checkpoint(description))
+
+    def checkpoint(self, description: Description) -> Path:
+        """Return the folder for states of the run so described, while it is under way."""
+        place = self._place("checkpoints") / key_of(description)
+        if not self._counts(place):
+            remove_checkpoint(self._note(place))
+        return place
 
     def get_architecture(self, description: Description) -> Architecture | None:
         """Return the architecture so described, or None if there is none."""
         path = self._architecture_path(description)
+        if not self._counts(path):
+            return None
         with contextlib.suppress(ArchitectureError):
             architecture = Architecture.load(path)
             if architecture.provenance.get("run") == key_of(description):
@@ -105,11 +130,13 @@ class Store:
             FileError: Nothing can be written there.
         """
         marked = architecture.with_provenance(run=key_of(description))
-        marked.save(self._architecture_path(description))
+        marked.save(self._note(self._architecture_path(description)))
 
     def get_network(self, description: Description, parent: str) -> Trained | None:
         """Return the network so described, on the CPU, or None if there is none."""
         path = self._network_path(description)
+        if not self._counts(path):
+            return None
         with contextlib.suppress(FileError):
             network = load_model(path, None if parent in parent_names() else parent)
             if network.provenance.get("run") == key_of(description):
@@ -124,20 +151,97 @@ class Store:
             FileError: Nothing can be written there.
         """
         provenance = {**network.provenance, "run": key_of(description)}
-        replace(network, provenance=provenance).save(self._network_path(description))
+        path = self._note(self._network_path(description))
+        replace(network, provenance=provenance).save(path)
+
+    def _counts(self, path: Path) -> bool:
+        return not self._fresh or path in self._made
+
+    def _note(self, path: Path) -> Path:
+        self._made.add(path)
+        return path
 
     def _distrust(self, path: Path) -> None:
-        if path.exists() and path not in self.damaged:
-            self.damaged.append(path)
+        with contextlib.suppress(OSError):  # the folder is a file, or a circle of links
+            if path.exists() and path not in self.damaged:
+                self.damaged.append(path)
 
     def _run_path(self, description: Description) -> Path:
-        return self.folder / "runs" / f"{key_of(description)}.json"
+        return self._place("runs") / f"{key_of(description)}.json"
 
     def _architecture_path(self, description: Description) -> Path:
-        return self.folder / "architectures" / f"{key_of(description)}.arch.safetensors"
+        return self._place("architectures") / f"{key_of(description)}.arch.safetensors"
 
     def _network_path(self, description: Description) -> Path:
-        return self.folder / "networks" / f"{key_of(description)}.safetensors"
+        return self._place("networks") / f"{key_of(description)}.safetensors"
+
+    def _place(self, name: str) -> Path:
+        place = self.folder / name
+        if place.is_symlink():
+            raise FileError(
+                f"{place} is a link, expected a folder: remove it, or make the whole of"
+                f" {self.folder} a link"
+            )
+        return place
+
+
+def read_rows(path: Path) -> "pd.DataFrame":
+    """Read a table of rows as a comparison writes it.
+
+    Raises:
+        FileError: It is no table, or declares more than its size allows.
+
+    Example:
+        >>> import tempfile
+        >>> import pandas as pd
+        >>> path = Path(tempfile.mkdtemp()) / "rows.parquet"
+        >>> pd.DataFrame({"seed": [0, 1]}).to_parquet(path)
+        >>> read_rows(path).seed.tolist()
+        [0, 1]
+    """
+    import pyarrow as pa
+
+    try:
+        check_whole(path)
+        with opened(path, ()) as file:
+            # without what the file says on how pandas had it, which could be anything
+            return file.read().to_pandas(ignore_metadata=True)
+    except (ValueError, TypeError, OSError, pa.ArrowException) as error:
+        raise FileError(
+            f"{printable(path)} cannot be read as rows ({printable(error)[:200]}): expected a parquet"
+            " file as `aprune compare` writes it"
+        ) from error
+
+
+def _is_result(result: Any, description: Description) -> bool:
+    """Tell whether a result holds what those of its kind do, so that a comparison can count on it."""
+    if not isinstance(result, dict):
+        return False
+    json.dumps(result, ensure_ascii=False).encode()  # half a surrogate pair raises a ValueError
+    kind = description.get("kind")
+    if kind not in ("search", "transfer"):
+        return True
+    if not (result["failed"] is None or isinstance(result["failed"], str)):
+        return False
+    if kind == "transfer":
+        return _is_number(result["accuracy"]) and _is_number(result["train_loss"])
+    number = len(description.get("sparsities", result["connections"]))
+    counts = [result["steps"], *result["connections"], *result["empty_layers"]]
+    layers = result.get("densities", [])
+    return (
+        all(type(count) is int and 0 <= count < _LARGEST for count in counts)
+        and len(result["connections"]) == len(result["empty_layers"]) == number
+        and _is_number(result["loss"])
+        and _is_number(result["accuracy"])
+        and isinstance(layers, list)
+        and all(isinstance(of_one, dict) for of_one in layers)
+        and all(_is_number(density) for of_one in layers for density in of_one.values())
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether it is a number that a table can hold, or None for one that is not known."""
+    return value is None or (type(value) in (int, float) and abs(value) < _LARGEST)
 
 
 def _digest(value: Any) -> str:

@@ -5,15 +5,19 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from aprune.errors import FileError, TaskError
-from aprune.files import cache_folder, writing
+from aprune.files import cache_folder, check_ordinary, printable, writing
 from aprune.tasks.dataset import DataSet
 from aprune.tasks.task import Augment
 
 _FORMAT = "1"  # raise it when decoding or splitting changes, so that older files are remade
+# What reading numbers and texts that somebody made up can end in; a RecursionError is a RuntimeError.
+_DAMAGED = (KeyError, TypeError, ValueError, IndexError, RuntimeError, OverflowError)
+_LARGEST_SHIFT = 1024  # pixels
 _PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
@@ -56,7 +60,9 @@ def _fingerprint(folder: Path, files: Sequence[Path]) -> str:
         try:
             status = file.stat()
         except OSError as error:
-            raise TaskError(f"{file} cannot be read: {error.strerror}; get it again") from None
+            raise TaskError(
+                f"{printable(file)} cannot be read: {error.strerror}; get it again"
+            ) from None
         facts.append([file.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns])
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -66,33 +72,42 @@ def _load(path: Path, sources: str) -> DataSet | None:
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_ordinary(path)
         with safe_open(path, framework="pt") as file:
             note = file.metadata() or {}
             if note.get("format") != _FORMAT or note.get("sources") != sources:
                 return None
             # A copy: the tensors of a mapped file would die with it if somebody cut it short.
             tensors = {part: file.get_tensor(part).clone() for part in _PARTS}
-        if not _is_sound(tensors):
+        augment, classes = json.loads(note["augment"]), json.loads(note["classes"])
+        if not _is_sound(tensors, augment, classes):
             return None
-        augment = json.loads(note["augment"])
         data = DataSet(
             name=note["name"],
             **tensors,
-            classes=tuple(json.loads(note["classes"])),
-            augment=Augment(flip=bool(augment["flip"]), shift=int(augment["shift"])),
+            classes=tuple(classes),
+            augment=Augment(flip=augment["flip"], shift=augment["shift"]),
         )
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError, TaskError):
+    except (OSError, SafetensorError, *_DAMAGED, TaskError):
         return None
     return data if data.checksum == note.get("checksum") else None
 
 
-def _is_sound(tensors: dict[str, torch.Tensor]) -> bool:
-    """Whether types and shapes are those of images and labels."""
+def _is_sound(tensors: dict[str, torch.Tensor], augment: Any, classes: Any) -> bool:
+    """Whether types, shapes and ranges are those of images and labels."""
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        return False
+    if type(augment["flip"]) is not bool or type(augment["shift"]) is not int:
+        return False
+    if not 0 <= augment["shift"] <= _LARGEST_SHIFT:
+        return False
     return all(
         images.dtype == torch.uint8
         and images.ndim == 4
         and labels.dtype == torch.int64
         and labels.shape == images.shape[:1]
+        and images.numel() > 0
+        and bool(((labels >= 0) & (labels < len(classes))).all())
         for images, labels in (
             (tensors["train_images"], tensors["train_labels"]),
             (tensors["test_images"], tensors["test_labels"]),

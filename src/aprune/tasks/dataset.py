@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from aprune.errors import TaskError
+from aprune.files import printable
 from aprune.tasks.task import Augment
 
 
@@ -42,15 +43,15 @@ class DataSet:
     def __post_init__(self) -> None:
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise TaskError(
-                f"{self.name} has training images of shape {self.shape} and test images of shape"
-                f" {tuple(self.test_images.shape[1:])}; the files do not belong together, get them"
-                " again"
+                f"{printable(self.name)} has training images of shape {self.shape} and test images"
+                f" of shape {tuple(self.test_images.shape[1:])}; the files do not belong together,"
+                " get them again"
             )
         lone = set(self.train_labels.tolist()) ^ set(self.test_labels.tolist())
         if lone:
             raise TaskError(
-                f"class {self.classes[min(lone)]} of {self.name} is only in one of the training and"
-                " test parts; both need images of every class"
+                f"class {printable(self.classes[min(lone)])} of {printable(self.name)} is only in one"
+                " of the training and test parts; both need images of every class"
             )
         if not self.checksum:
             object.__setattr__(self, "checksum", self.compute_checksum())

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from aprune.errors import TaskError
+from aprune.files import printable
 from aprune.progress import bar
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST_IMAGE = 64_000_000  # pixels; a file that declares more is a mistake or an attack
+# Pixels that an image of any size may have, and for each of its bytes: a blank one in grey has 1,032.
+_FLOOR, _FACTOR = 1_000_000, 1_000
 
 # Only what Pillow decodes by itself: some of its other formats start programs. Trying few formats
 # also halves the time that a small image takes.
@@ -52,6 +56,7 @@ def decode_images(
     mode: str,
     size: int | None = None,
     title: str = "decoding images",
+    most: int | None = None,
 ) -> torch.Tensor:
     """Decode images of one size into a uint8 tensor [N, C, H, W].
 
@@ -62,6 +67,7 @@ def decode_images(
         size: Shorter side to resize to, with a square cut from the centre; if `None`, all images
             must have the same size already.
         title: What the progress bar says.
+        most: Bytes that all of them together may take, where a few could stand for many.
 
     Returns:
         The pixels, in the order of `images`.
@@ -76,7 +82,8 @@ def decode_images(
     """
 
     def decode(chunk: Sequence[Encoded]) -> list[NDArray[np.uint8]]:
-        return [_decode(image, mode, size) for image in chunk]
+        like = None if size is not None or pixels is None else pixels.shape
+        return [_decode(image, mode, size, like) for image in chunk]
 
     # Holding the interpreter lock costs more than it gives for small images: threads pay for files.
     workers = 1 if size is None else os.cpu_count() or 1
@@ -86,13 +93,9 @@ def decode_images(
         source = iter(images)
         for chunk, decoded in _map_in_threads(decode, _chunks(source, _CHUNK), workers):
             if pixels is None:
-                pixels = _allocate(total, decoded[0].shape, chunk[0].where)
-            for image, values in zip(chunk, decoded, strict=True):
-                if values.shape != pixels.shape[1:]:
-                    raise TaskError(
-                        f"{image.where}: the image has {_describe(values.shape)} pixels where the"
-                        f" first one has {_describe(pixels.shape[1:])}; all must be alike"
-                    )
+                pixels = _allocate(total, decoded[0].shape, chunk[0].where, most)
+            if done + len(decoded) > total:
+                raise TaskError(f"{title}: got more than {total} images; get the files again")
             pixels[done : done + len(decoded)] = np.stack(decoded)
             done += len(decoded)
             advance(len(decoded))
@@ -101,27 +104,40 @@ def decode_images(
     return torch.from_numpy(pixels)
 
 
-def _decode(image: Encoded, mode: str, size: int | None) -> NDArray[np.uint8]:
-    """Return the pixels [C, H, W] of one image."""
+def _decode(
+    image: Encoded, mode: str, size: int | None, like: tuple[int, ...] | None
+) -> NDArray[np.uint8]:
+    """Return the pixels [C, H, W] of one image, which has to be as large as those of shape `like`."""
     from PIL import Image, ImageOps
 
-    source = io.BytesIO(image.data) if isinstance(image.data, bytes) else image.data
     try:
+        source: io.BytesIO | Path
+        if isinstance(image.data, bytes):
+            source, length = io.BytesIO(image.data), len(image.data)
+        else:
+            source, length = image.data, image.data.stat().st_size
         with Image.open(source, formats=_FORMATS) as opened:
             width, height = opened.size
-            if width * height > LARGEST_IMAGE:
-                raise Image.DecompressionBombError(f"{width} × {height} pixels are too many")
+            if width * height > min(LARGEST_IMAGE, _FLOOR + _FACTOR * length):
+                raise ValueError(f"{width} × {height} pixels are too many for {length:,} bytes")
+            if like is not None and (height, width) != like[-2:]:
+                raise TaskError(
+                    f"{printable(image.where)}: the image has {width} × {height} pixels where the"
+                    f" first one has {like[-1]} × {like[-2]}; all must be alike"
+                )
             if size is not None:
                 opened.draft(None, (2 * size, 2 * size))  # a large JPEG is decoded reduced
             picture = _convert(opened if size is None else ImageOps.exif_transpose(opened), mode)
             if size is not None:
                 picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
             values = np.asarray(picture, dtype=np.uint8)
+    except TaskError:
+        raise
     # Pillow's readers let many kinds of exception through when the bytes are damaged.
     except Exception as error:
-        reason = str(error).partition("<_io")[0].strip() or type(error).__name__
+        reason = printable(error).partition("<_io")[0].strip()[:200] or type(error).__name__
         raise TaskError(
-            f"{image.where}: the image cannot be read ({reason}); replace or remove it"
+            f"{printable(image.where)}: the image cannot be read ({reason}); replace or remove it"
         ) from None
     return values[np.newaxis] if values.ndim == 2 else values.transpose(2, 0, 1)
 
@@ -155,8 +171,11 @@ def _map_in_threads(
 
 
 def _chunks(items: Iterator[T], length: int) -> Iterator[Sequence[T]]:
-    while chunk := list(itertools.islice(items, length)):
+    """Yield lists of items; the first of a single one, which says how large all others must be."""
+    chunk = list(itertools.islice(items, 1))
+    while chunk:
         yield chunk
+        chunk = list(itertools.islice(items, length))
 
 
 @contextmanager
@@ -171,13 +190,17 @@ def _quiet_pillow() -> Iterator[None]:
         yield
 
 
-def _allocate(total: int, shape: tuple[int, ...], where: str) -> NDArray[np.uint8]:
+def _allocate(
+    total: int, shape: tuple[int, ...], where: str, most: int | None
+) -> NDArray[np.uint8]:
     try:
+        if most is not None and total * math.prod(shape) > most:
+            raise MemoryError
         return np.empty((total, *shape), dtype=np.uint8)
     except MemoryError:
         raise TaskError(
-            f"{where}: {total} images of {_describe(shape)} pixels do not fit into memory; use"
-            " smaller or fewer ones"
+            f"{printable(where)}: {total} images of {_describe(shape)} pixels do not fit into memory,"
+            " or not into their file; use smaller or fewer ones"
         ) from None
 
 

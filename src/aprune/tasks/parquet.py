@@ -6,21 +6,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from aprune.errors import TaskError
+from aprune.files import printable
 from aprune.tasks.dataset import DataSet
 from aprune.tasks.decode import Encoded, decode_images
+from aprune.tasks.pages import measure, opened, read_footer
 from aprune.tasks.task import Augment
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
 _BATCH = 1024  # rows read at once
+_ROOM = 2**23  # bytes for them where one stored value may stand in many rows
+# Bytes of decoded images that files of any size may become, and for each of their own bytes.
+_FLOOR, _FACTOR = 2**24, 1000
 _SHARD = re.compile(r"-(\d+)-of-(\d+)\.parquet$")
 
 
@@ -71,11 +75,13 @@ def find_shards(folder: Path, part: str) -> list[Path]:
             f"{folder} mixes {part} files of {len(totals)} different downloads ({shards[0].name},"
             f" …, {shards[-1].name}); keep only one"
         )
-    missing = set(range(max(totals, default=0))) - {int(match[1]) for match in matches}
-    if missing:
+    total = max(totals, default=0)  # a name may claim any number, so they are not listed
+    there = {int(match[1]) for match in matches if int(match[1]) < total}
+    if lacking := total - len(there):
+        first = next(number for number in range(len(there) + 1) if number not in there)
         raise TaskError(
-            f"{folder} lacks {len(missing)} of {max(totals)} {part} files, the first of them number"
-            f" {min(missing)}; get the data set again"
+            f"{folder} lacks {lacking} of {total} {part} files, the first of them number"
+            f" {first}; get the data set again"
         )
     return shards
 
@@ -126,6 +132,7 @@ def _read_part(
         len(labels),
         mode=known.mode,
         title=f"decoding {known.name} ({part})",
+        most=_FLOOR + _FACTOR * sum(shard.stat().st_size for shard in shards),
     )
     return images, labels
 
@@ -140,14 +147,14 @@ def read_class_names(known: ParquetSet, shard: Path) -> tuple[str, ...]:
     Returns:
         All names, also those of classes that have no images.
     """
-    with _opened(shard) as file:
+    with _opened(shard, ()) as file:
         header = (file.schema_arrow.metadata or {}).get(b"huggingface")
     numbers = tuple(str(label) for label in range(known.num_classes))
     if header is None:
         return numbers
     try:
         names = json.loads(header)["info"]["features"][known.label_column]["names"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return numbers
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
         return numbers
@@ -167,13 +174,14 @@ def read_labels(known: ParquetSet, shard: Path, num_classes: int) -> torch.Tenso
     """
     import pyarrow as pa
 
-    with _opened(shard) as file:
+    with _opened(shard, (known.label_column,)) as file:
         _check_columns(file, shard, (known.image_column, known.label_column))
+        kind = file.schema_arrow.field(known.label_column).type
+        if not pa.types.is_integer(kind):
+            raise TaskError(
+                f"{shard}: column {known.label_column} holds {_name(kind)}; expected whole numbers"
+            )
         column = file.read(columns=[known.label_column]).column(known.label_column)
-    if not pa.types.is_integer(column.type):
-        raise TaskError(
-            f"{shard}: column {known.label_column} holds {column.type}; expected whole numbers"
-        )
     labels = column.combine_chunks()
     if labels.null_count:
         row = int(np.argmax(labels.is_null().to_numpy(zero_copy_only=False)))
@@ -199,8 +207,8 @@ def count_rows(shards: Sequence[Path]) -> int:
     """
     total = 0
     for shard in shards:
-        with _opened(shard) as file:
-            total += file.metadata.num_rows
+        with _reading(shard):
+            total += read_footer(shard).rows
     return total
 
 
@@ -223,50 +231,61 @@ def read_shape(known: ParquetSet, shard: Path) -> tuple[int, int, int]:
 
 def _read_images(known: ParquetSet, shard: Path, batch: int = _BATCH) -> Iterator[Encoded]:
     """Yield the encoded images of a file, row by row."""
+    import pyarrow.compute as pc
+
     row = 0
-    with _opened(shard) as file:
-        for rows in file.iter_batches(batch_size=batch, columns=[known.image_column]):
-            for data in _take_bytes(rows.column(0), shard):
+    with _opened(shard, ()) as file:
+        _check_columns(file, shard, (known.image_column, known.label_column))
+        column, is_struct = _find_bytes(file, shard, known.image_column)
+        widest = measure(shard, read_footer(shard), column).widest
+        batch = max(1, min(batch, _ROOM // max(1, widest)))
+        for rows in file.iter_batches(batch_size=batch, columns=[column]):
+            images = pc.struct_field(rows.column(0), "bytes") if is_struct else rows.column(0)
+            for data in images.to_pylist():
                 if data is None:
                     raise TaskError(f"{shard}, row {row}: the image is missing; get the file again")
                 yield Encoded(data, f"{shard}, row {row}")
                 row += 1
 
 
-def _take_bytes(column: "pa.Array[Any]", shard: Path) -> list[bytes | None]:
-    """Return the bytes of a column that holds them plainly or in a struct, as the Hub does."""
+def _find_bytes(file: "pq.ParquetFile", shard: Path, column: str) -> tuple[str, bool]:
+    """Return where the bytes of the images are, plainly or in a struct as the Hub has them."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    kind = column.type
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        column = pc.struct_field(column, "bytes")
-    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        raise TaskError(f"{shard}: the image column holds {kind}; expected encoded images")
-    values: list[bytes | None] = column.to_pylist()
-    return values
+    whole = file.schema_arrow.field(column).type
+    is_struct = pa.types.is_struct(whole) and whole.get_field_index("bytes") >= 0
+    kind = whole.field("bytes").type if is_struct else whole
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise TaskError(f"{shard}: the image column holds {_name(whole)}; expected encoded images")
+    return f"{column}.bytes" if is_struct else column, is_struct
 
 
 def _check_columns(file: "pq.ParquetFile", shard: Path, wanted: Sequence[str]) -> None:
     names = file.schema_arrow.names
-    missing = [column for column in wanted if column not in names]
-    if missing:
+    if any(names.count(column) != 1 for column in wanted):
         raise TaskError(
-            f"{shard} has the columns {', '.join(names)}; expected {' and '.join(wanted)}"
+            f"{shard} has the columns {_name(', '.join(names))}; expected {' and '.join(wanted)}"
         )
 
 
-@contextmanager
-def _opened(shard: Path) -> Iterator["pq.ParquetFile"]:
-    """Open a parquet file; whatever is wrong with it becomes a `TaskError`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _name(what: object) -> str:
+    """Say what a file calls something: in one line, and not too long."""
+    text = printable(what)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
+
+@contextmanager
+def _opened(shard: Path, columns: Sequence[str]) -> Iterator["pq.ParquetFile"]:
+    """Open a parquet file to read `columns`; whatever is wrong with it becomes a `TaskError`."""
+    with _reading(shard), opened(shard, columns) as file:
+        yield file
+
+
+@contextmanager
+def _reading(shard: Path) -> Iterator[None]:
     try:
-        with pq.ParquetFile(shard) as file:
-            yield file
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        yield
+    except (ValueError, OSError) as error:
         raise TaskError(
-            f"{shard} cannot be read as parquet ({reason}); get the data set again"
+            f"{shard} cannot be read as parquet ({_name(error)}); get the data set again"
         ) from None
