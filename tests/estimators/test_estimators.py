@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from aprune.estimators import SparseLinearRegression, SparseLogisticRegression, SubsetSelector
+from aprune.estimators import (
+    SparseLinearRegression,
+    SparseLogisticRegression,
+    SubsetSelector,
+    squares,
+)
+from aprune.estimators.base import standardise
+from aprune.solver.objective import Objective
 
 EVERY = (SparseLinearRegression, SparseLogisticRegression, SubsetSelector)
 
@@ -175,3 +183,39 @@ def test_one_class_or_three_are_refused() -> None:
         SparseLogisticRegression().fit(X[:50], y[:50])
     with pytest.raises(ValueError, match="Only binary classification is supported"):
         SparseLogisticRegression().fit(X, y)
+
+
+def test_what_a_feature_would_bring_is_known_beforehand() -> None:
+    x, y = make_regression(1)
+    features, _, _ = standardise(x)
+    targets = torch.from_numpy(y - y.mean())[:, None]
+    f, fit, data, _ = squares.problem(features, targets, 1e-9, 9)
+    objective = Objective(f, [tensor[None] for tensor in data], penalty=0.0, fit=fit, sample=None)
+    m = torch.zeros(1, 1, 9, dtype=torch.bool)
+    m[..., [1, 4, 6]] = True
+    values, worth = objective.survey(m.double())
+    for place in (0, 2, 3, 5, 7, 8):
+        more = m.clone()
+        more[..., place] = True
+        gain = float(objective.values(more.double()) - values)
+        assert float(worth[0, 0, place]) == pytest.approx(gain, rel=1e-4)
+
+
+def test_many_numbers_are_explained_by_a_few_features() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 150))
+    y = X[:, 3] + X[:, 77] - X[:, 120] + 0.1 * rng.normal(size=300)
+    model = SparseLinearRegression(3, restarts=4, steps=40, random_state=0).fit(X, y)
+    assert np.flatnonzero(model.support_).tolist() == [3, 77, 120]
+    direct = LinearRegression().fit(X[:, [3, 77, 120]], y)
+    assert model.coef_[[3, 77, 120]] == pytest.approx(direct.coef_, abs=2e-3)
+
+
+def test_a_fit_of_few_features_is_that_of_all() -> None:
+    x, y = make_regression(2)
+    features, _, _ = standardise(x)
+    data = squares.problem(features, torch.from_numpy(y - y.mean())[:, None], 1e-3, 9)[2]
+    v = torch.zeros(9, dtype=torch.float64)
+    v[[0, 3, 8]] = 1.0
+    few = squares._fit_few(v, *data, alpha=1e-3, width=3)
+    assert torch.allclose(few, squares._fit(v, *data, alpha=1e-3))

@@ -342,3 +342,31 @@ def test_functions_that_cannot_be_computed_so_are_named() -> None:
         ap.solve(lambda v: v.sum() * float("nan"), 3)
     with pytest.raises(SettingError, match="size is 0"):
         ap.solve(lambda v: v.sum(), 0)
+
+
+def test_a_survey_says_what_a_place_is_worth() -> None:
+    q, c = draw(1, 7, seed=8)
+    q = q - torch.diag_embed(q.diagonal(dim1=1, dim2=2))  # linear in every single place
+    objective = Objective(quadratic, (q, c), penalty=0.3, fit=None, sample=None)
+    m = torch.tensor([[[True, False, True, False, False, True, False]]])
+    values, worth = objective.survey(m.double())
+    for place in range(7):
+        other = m.clone()
+        other[..., place] = ~other[..., place]
+        change = float(objective.values(other.double()) - values)
+        assert change == pytest.approx(float(worth[0, 0, place]) * (-1 if m[0, 0, place] else 1))
+
+
+def test_points_that_meet_go_on_as_one() -> None:
+    q, c = draw(1, 8, seed=9)
+    one = torch.tensor([True] * 4 + [False] * 4)
+    counts = []
+    for rows in (1, 5):
+        objective = Objective(quadratic, (q, c), penalty=0.0, fit=None, sample=None)
+        m = one.expand(1, rows, 8)
+        value = objective.values(m.double())
+        objective.evaluations = 0
+        _, best, settled = exchange(objective, m, value, Count(4, 4, 8), rounds=20, wide=8)
+        counts.append(objective.evaluations)
+        assert bool(settled[0, best.argmin()])
+    assert counts[0] == counts[1]
