@@ -2,7 +2,7 @@
 
     pip install 'aprune[rivals]'
     python benchmarks/best_subset.py                 # digits and MNIST, regression and logistic
-    python benchmarks/best_subset.py --data digits --kind regression --limit 60
+    python benchmarks/best_subset.py --data digits --ways abess L1    # some anew, the others as they are
 
 What is to be told from the pixels is whether a digit is a 0 or a 1. All see standardised pixels, those
 that never change left out, and are judged by the same objective: the weights of a choice are fitted anew
@@ -31,6 +31,8 @@ from torch import Tensor
 import aprune as ap
 from aprune.estimators import logistic, squares
 from aprune.estimators.base import standardise
+
+ALL = (*WAYS, "abess", "L1", "SCIP")
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,18 @@ def by_solve(setup: Setup, seed: int, **way: Any) -> Tensor:
 
 
 def by_abess(setup: Setup) -> Tensor:
+    """Return the best of four: with and without the ridge, and each also along a path of sizes."""
     import abess
 
     kind = abess.LinearRegression if setup.maths is squares else abess.LogisticRegression
     labels = setup.y.numpy() if setup.maths is squares else setup.y.numpy().astype(int)
-    model = kind(support_size=setup.number, alpha=ALPHA, thread=1).fit(setup.x.numpy(), labels)
-    return torch.from_numpy(model.coef_.ravel() != 0)
+    choices = []
+    for sizes, alpha in itertools.product((setup.number, range(1, setup.number + 1)), (0.0, ALPHA)):
+        # a price next to nothing, so that the largest size of a path is taken
+        free = {"ic_type": "aic", "ic_coef": 1e-9} if isinstance(sizes, range) else {}
+        model = kind(support_size=sizes, alpha=alpha, max_iter=100, thread=1, **free)
+        choices.append(torch.from_numpy(model.fit(setup.x.numpy(), labels).coef_.ravel() != 0))
+    return min(choices, key=setup.judge)
 
 
 def by_l1(setup: Setup) -> Tensor:
@@ -161,38 +169,30 @@ def by_scip(setup: Setup, goal: float, known: Tensor, limit: float) -> dict[str,
     }
 
 
-def measure(choose: Callable[[], Tensor], setup: Setup) -> dict[str, Any]:
-    start = time.perf_counter()
-    v = choose()
-    seconds = time.perf_counter() - start
-    return {"objective": setup.judge(v), "features": int(v.sum()), "seconds": seconds, "v": v}
-
-
-def run(setup: Setup, seeds: int, limit: float) -> list[dict[str, Any]]:
+def run(setup: Setup, ways: list[str], seeds: int, limit: float) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+
+    def add(row: dict[str, Any], choose: Callable[[], Tensor]) -> None:
+        start = time.perf_counter()
+        v = choose()
+        seconds = time.perf_counter() - start
+        rows.append({**row, "objective": setup.judge(v), "seconds": seconds, "v": v})
+        print(f"  {row} {rows[-1]['objective']:.6f} {seconds:.2f} s", flush=True)
+
     for (way, settings), rounds in itertools.product(WAYS.items(), (0, 50)):
-        for seed in range(seeds):
-            got = measure(partial(by_solve, setup, seed, rounds=rounds, **settings), setup)
-            rows.append({"way": way, "exchanges": rounds > 0, "seed": seed, **got})
-            print(
-                f"  {way:20} {rounds:2} {got['objective']:.6f} {got['seconds']:8.2f} s", flush=True
-            )
+        for seed in range(seeds) if way in ways else ():
+            row = {"way": way, "exchanges": rounds > 0, "seed": seed}
+            add(row, partial(by_solve, setup, seed, rounds=rounds, **settings))
     for way, choose in (("abess", by_abess), ("L1", by_l1)):
-        got = measure(partial(choose, setup), setup)
-        rows.append({"way": way, **got})
-        print(f"  {way:20} {got['objective']:.6f} {got['seconds']:8.2f} s", flush=True)
-    if limit and setup.maths is squares and setup.x.shape[1] < 100:
+        if way in ways:
+            add({"way": way}, partial(choose, setup))
+    if "SCIP" in ways and setup.maths is squares and setup.x.shape[1] < 100:
         ours = [row for row in rows if row["way"] == "two temperatures" and row["exchanges"]]
         goal = max(row["objective"] for row in ours)
         known = min(rows, key=lambda row: row["objective"])["v"]
-        got = by_scip(setup, goal, known, limit)
-        rows.append({"way": "SCIP", **got})
-        print(f"  SCIP {got}", flush=True)
-    best = min(row["objective"] for row in rows)
-    for row in rows:
-        row["gap"] = row["objective"] / best - 1
-        row.pop("v", None)
-    return rows
+        rows.append({"way": "SCIP", **by_scip(setup, goal, known, limit)})
+        print(f"  {rows[-1]}", flush=True)
+    return [{key: row[key] for key in row if key != "v"} for row in rows]
 
 
 def main() -> None:
@@ -200,6 +200,7 @@ def main() -> None:
     parser.add_argument("--data", choices=("digits", "mnist"), action="append")
     parser.add_argument("--kind", choices=("regression", "logistic"), action="append")
     parser.add_argument("--numbers", type=int, nargs="+", default=[5, 10])
+    parser.add_argument("--ways", nargs="+", choices=ALL, default=list(ALL))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for SCIP")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/best_subset.json"))
@@ -212,9 +213,16 @@ def main() -> None:
             for number in asked.numbers:
                 here = {"data": data, "kind": kind, "number": number}
                 print(f"{data}, {kind}, {number} features", flush=True)
-                got = run(prepare(data, kind, number), asked.seeds, asked.limit)
-                rows = [row for row in rows if not here.items() <= row.items()]
-                rows += [{**here, **row} for row in got]
+                got = run(prepare(data, kind, number), asked.ways, asked.seeds, asked.limit)
+                rows = [
+                    row
+                    for row in rows
+                    if not here.items() <= row.items() or row["way"] not in asked.ways
+                ] + [{**here, **row} for row in got]
+                same = [row for row in rows if here.items() <= row.items()]
+                best = min(row["objective"] for row in same)
+                for row in same:
+                    row["gap"] = row["objective"] / best - 1
                 asked.out.parent.mkdir(parents=True, exist_ok=True)
                 asked.out.write_text(json.dumps(rows, indent=1) + "\n")
 
