@@ -414,6 +414,7 @@ def test_state_and_compiled_code_keep_a_mask_that_is_attached(tmp_path: Path, ph
     own = Own().go(MOMENTS[phase])
     model = own.model.eval()
     other = reloaded(model, Own(seed=5).model, tmp_path / "state.pt")
+    torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for twin in (other, compiled):
         assert torch.equal(twin(images), model(images))
@@ -427,6 +428,7 @@ def test_state_and_compiled_code_keep_a_mask_that_is_attached(tmp_path: Path, ph
 @torch_deprecates_its_own
 def test_a_compiled_loop_searches_as_any_other() -> None:
     plain, compiled = Own(), Own()
+    torch._dynamo.reset()
     compiled.forward = torch.compile(compiled.model, backend="eager")
     for own in (plain, compiled):  # through all three phases
         own.go(STEPS)

@@ -11,9 +11,10 @@ from torch import nn
 from aprune.errors import TrainingError
 from aprune.parents import parent_names
 from aprune.progress import Clock, bar
-from aprune.retraining import Ready, Result, Retraining, judge, prepare
+from aprune.retraining import Ready, Result, Retraining, describe_run, judge, prepare
 from aprune.tasks import Task
 from aprune.training import Curve, EngineName, Recipe, choose_device, choose_engine
+from aprune.training.checkpoint import Checkpoint, Keeper, Signals
 from aprune.training.fit import Training
 from aprune.training.masked import Lane
 from aprune.training.network import network_for
@@ -109,7 +110,7 @@ def _do_group(
                 else:
                     lane = made[len(together)]
                     _renew(lane.model, retraining, where)
-                together.append(_Run.begin(retraining, lane, where, stack))
+                together.append(_Run.begin(retraining, lane, where, stack, engine))
             _advance_all(together)
         # outside the block the networks are whole again
         for run in together:
@@ -167,21 +168,35 @@ class _Run:
     lane: Lane
     placed: Task
     training: Training
+    keeper: Keeper
     stream: torch.cuda.Stream | None
     curve: Curve | None = None
     error: TrainingError | None = None
 
     @classmethod
     def begin(
-        cls, retraining: Retraining, lane: Lane, where: torch.device, stack: contextlib.ExitStack
+        cls,
+        retraining: Retraining,
+        lane: Lane,
+        where: torch.device,
+        stack: contextlib.ExitStack,
+        engine: EngineName,
     ) -> "_Run":
         ready = prepare(retraining, lane.model)
         placed, seed = retraining.task.to(where), retraining.seed
+        checkpoint = None
+        if retraining.checkpoint is not None:
+            about = describe_run(retraining, ready, lane.model, engine)
+            checkpoint = Checkpoint(retraining.checkpoint, about)
         training = stack.enter_context(lane.run(ready.masks, placed, ready.recipe, seed=seed))
+        keeper = Keeper(training, checkpoint, beside=_AT_A_TIME[_is_small(lane.model)])
         stream = torch.cuda.Stream(where) if where.type == "cuda" else None
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(where))
-        return cls(retraining, ready, lane, placed, training, stream)
+        run = cls(retraining, ready, lane, placed, training, keeper, stream)
+        if training.done:  # it was stopped after its last step
+            run.look()
+        return run
 
     def advance(self) -> None:
         """Do one step, unless all are done or it went wrong."""
@@ -189,8 +204,15 @@ class _Run:
             return
         with torch.cuda.stream(self.stream), self.training.numbers.resumed():
             self.training.advance()
+            self.keeper.look()
         if self.training.step % _LOOK_EVERY == 0 or self.training.done:
             self.look()
+
+    def keep(self) -> None:
+        """Write its state at once, unless it went wrong."""
+        if self.error is None:
+            with torch.cuda.stream(self.stream), self.training.numbers.resumed():
+                self.keeper.look(now=True)
 
     def look(self) -> None:
         """Wait for the device, and see how it goes."""
@@ -211,6 +233,11 @@ class _Run:
 
 
 def _advance_all(runs: list[_Run]) -> None:
-    while any(run.error is None and not run.training.done for run in runs):
-        for run in runs:
-            run.advance()
+    with Signals(active=any(run.keeper.active for run in runs)) as signals:
+        while any(run.error is None and not run.training.done for run in runs):
+            for run in runs:
+                run.advance()
+            if signals.pending:
+                for run in runs:
+                    run.keep()
+                signals.deliver()

@@ -34,3 +34,7 @@ class TrainingError(ApruneError):
 
 class FileError(ApruneError):
     """A file could not be read or written."""
+
+
+class ApruneWarning(UserWarning):
+    """Something that does no harm but should be known; the command line prints it as one line."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from pathlib import Path
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ from aprune.parents import parent_for
 from aprune.tasks import Task
 from aprune.trained import Trained, name_of
 from aprune.training import Curve, EngineName, Recipe, choose_device, describe_settings, evaluate
-from aprune.training.network import Parent, network_for
+from aprune.training.checkpoint import checkpointed
+from aprune.training.network import Parent, describe_training, network_for
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def find(
     device: str | torch.device = ...,
     engine: EngineName = ...,
     progress: bool | None = ...,
+    checkpoint: Path | str | None = ...,
 ) -> Architecture: ...
 
 
@@ -71,6 +74,7 @@ def find(
     device: str | torch.device = ...,
     engine: EngineName = ...,
     progress: bool | None = ...,
+    checkpoint: Path | str | None = ...,
 ) -> list[Architecture]: ...
 
 
@@ -87,6 +91,7 @@ def find(
     device: str | torch.device = "auto",
     engine: EngineName = "auto",
     progress: bool | None = None,
+    checkpoint: Path | str | None = None,
 ) -> Architecture | list[Architecture]:
     """Find an architecture in `parent` for `task`.
 
@@ -105,6 +110,9 @@ def find(
         engine: How training steps are run: `eager`, `captured`, `fused` or `compiled`, each faster
             than the one before; `auto` takes the fastest that pays (see docs/performance.md).
         progress: Whether to show a bar; None shows it on a terminal.
+        checkpoint: A folder for the state of the search, written now and then. If one is there, the
+            search goes on from it, bit for bit. Remove it when the architecture is saved; None keeps
+            nothing.
 
     Returns:
         An architecture, or a list of them if `sparsity` is a list.
@@ -127,6 +135,7 @@ def find(
         device=device,
         engine=engine,
         progress=progress,
+        checkpoint=checkpoint,
     )
     return list(found.architectures) if several else found.architectures[0]
 
@@ -145,6 +154,7 @@ def search(
     device: str | torch.device = "auto",
     engine: EngineName = "auto",
     progress: bool | None = None,
+    checkpoint: Path | str | None = None,
 ) -> Found:
     """Do what `find` does, and return all that is left behind: weights, curves, cost."""
     if not sparsities:
@@ -170,8 +180,23 @@ def search(
         engine=engine,
         progress=progress,
     )
+
+    def describe() -> dict[str, Any]:
+        return {
+            "aprune": aprune.__version__,
+            "method": {"name": method.name, **describe_settings(method)},
+            "sparsities": ordered,
+            "include": list_patterns(include),
+            "exclude": list_patterns(exclude),
+            "weights": weights,
+            "seed": seed,
+            "engine": engine,
+            **describe_training(parent, model, task, recipe),
+        }
+
     try:
-        outcome = method.search(problem)
+        with checkpointed(checkpoint, describe):
+            outcome = method.search(problem)
     except TrainingError as error:
         raise SearchError(f"the search died: {error}") from error
     accuracy = evaluate(model, task.to(place_at)) if outcome.trained else None

@@ -122,17 +122,31 @@ class RandomNumbers:
             self._gpu = torch.Generator(device)
         self.seed(seed)
 
+        self._taken_up = False
+
     def seed(self, seed: int) -> None:
         """Begin anew; what was captured follows."""
         self._cpu = torch.Generator().manual_seed(seed).get_state()
         if self._gpu is not None:
             self._gpu.manual_seed(seed)
 
+    def state(self) -> dict[str, Tensor]:
+        """Return where the numbers are, also while they are taken up."""
+        here = torch.default_generator.get_state() if self._taken_up else self._cpu
+        return {"cpu": here} if self._gpu is None else {"cpu": here, "gpu": self._gpu.get_state()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from where they were; not while they are taken up."""
+        self._cpu = state["cpu"]
+        if self._gpu is not None:
+            self._gpu.set_state(state["gpu"])
+
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
         """Let the global generators go on with these numbers for the block."""
         before = torch.default_generator.get_state()
         torch.default_generator.set_state(self._cpu)
+        self._taken_up = True
         if self._gpu is not None:
             # the state itself changes place, not its numbers: a captured step remembers the state
             before_gpu = self._default_gpu.graphsafe_get_state()
@@ -141,6 +155,7 @@ class RandomNumbers:
             yield
         finally:
             self._cpu = torch.default_generator.get_state()
+            self._taken_up = False
             torch.default_generator.set_state(before)
             if self._gpu is not None:
                 self._default_gpu.graphsafe_set_state(before_gpu)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+import aprune
 from aprune.architecture import Architecture
 from aprune.connections import find_connections, shapes_of, weights_of
 from aprune.errors import SettingError
@@ -25,7 +26,8 @@ from aprune.training import (
     fit_masked,
 )
 from aprune.training.bare import bare_names
-from aprune.training.network import Parent, network_for
+from aprune.training.checkpoint import checkpointed, digest
+from aprune.training.network import Parent, describe_training, network_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,7 @@ class Retraining:
     mismatch: Literal["random", "dense"] = "random"
     start_from: Trained | None = None
     bare: bool = False
+    checkpoint: Path | str | None = None
 
 
 def transfer(
@@ -88,6 +91,7 @@ def transfer(
     device: str | torch.device = "auto",
     engine: EngineName = "auto",
     progress: bool | None = None,
+    checkpoint: Path | str | None = None,
 ) -> Result:
     """Retrain `architecture` on `task` from fresh weights and evaluate it.
 
@@ -114,6 +118,9 @@ def transfer(
             than the one before; `auto` takes the fastest that pays (see docs/performance.md). Bare
             ones are captured at most.
         progress: Whether to show a bar; None shows it on a terminal.
+        checkpoint: A folder for the state of the training, written now and then. If one is there, the
+            training goes on from it, bit for bit. Remove it when the result is saved; None keeps
+            nothing.
 
     Example:
         >>> from aprune import Random, Recipe, find, load_task
@@ -135,21 +142,23 @@ def transfer(
         mismatch=mismatch,
         start_from=start_from,
         bare=bare,
+        checkpoint=checkpoint,
     )
     model = network_for(parent, task, where, seed=seed, weights=False)
     ready = prepare(retraining, model)
     placed = task.to(where)
-    curve = fit_masked(
-        model,
-        ready.masks,
-        placed,
-        ready.recipe,
-        seed=seed,
-        bare=bare,
-        engine=engine,
-        title="retraining",
-        progress=progress,
-    )
+    with checkpointed(checkpoint, lambda: describe_run(retraining, ready, model, engine)):
+        curve = fit_masked(
+            model,
+            ready.masks,
+            placed,
+            ready.recipe,
+            seed=seed,
+            bare=bare,
+            engine=engine,
+            title="retraining",
+            progress=progress,
+        )
     return judge(retraining, ready, model, placed, curve)
 
 
@@ -172,6 +181,21 @@ def prepare(retraining: Retraining, model: nn.Module) -> Ready:
         signed = bare_names(model, masks) if r.bare else []
         _load_what_fits(model, r.start_from, r.task, signed)
     return Ready(r.recipe or Recipe.for_transfer(model, r.task), masks, fitted)
+
+
+def describe_run(
+    retraining: Retraining, ready: Ready, model: nn.Module, engine: EngineName
+) -> dict[str, Any]:
+    """Return what determines a retraining, as JSON can hold it; `model` has not been trained yet."""
+    return {
+        "aprune": aprune.__version__,
+        "weights": digest(model.state_dict()),  # fresh or not, and under the mask
+        "masks": digest(ready.masks),
+        "bare": retraining.bare,
+        "seed": retraining.seed,
+        "engine": engine,
+        **describe_training(retraining.parent, model, retraining.task, ready.recipe),
+    }
 
 
 def judge(

@@ -160,6 +160,9 @@ def test_figures_share_searches_and_rows_can_be_drawn_again(
 def test_rows_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no rows of the paper's figures under"):
         paper.read_rows(tmp_path)
+    (tmp_path / ".rows.parquet.0a1b.parquet").write_bytes(b"PAR1 left by a kill")
+    with pytest.raises(FileError, match="no rows of the paper's figures under"):
+        paper.read_rows(tmp_path)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1 half a file")
     with pytest.raises(FileError, match=r"rows\.parquet cannot be read as rows"):
         paper.read_rows(tmp_path)

@@ -1,17 +1,19 @@
 """The command `aprune`: its table of verbs, and how it ends when something goes wrong."""
 
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
 from aprune.cli import bound, compare, data, demo, find, methods, reproduce, show, transfer
 from aprune.cli.output import complain, one_line
-from aprune.errors import ApruneError
+from aprune.errors import ApruneError, ApruneWarning
 
-UNEXPECTED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
+UNEXPECTED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows `aprune`; those of this process by default.
 
     Returns:
-        0 if all went well; 2 if the input was wrong, 1 if something broke and 130 if it was
-        interrupted, each with one line on stderr.
+        0 if all went well; 2 if the input was wrong, 1 if something broke, 130 if it was interrupted
+        and 143 if it was asked to end (SIGTERM), each with one line on stderr.
 
     Example:
         >>> main(["data", "check", "digits", "--json"])  # doctest: +ELLIPSIS
@@ -35,12 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows no bars and no ± shall see a substitute rather than an error.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    if is_process:
+        signal.signal(signal.SIGTERM, _end)
     command = typer.main.get_command(make_app())
     try:
         # Wherever it stands: who saw an error adds it at the end of the line.
         arguments = [word for word in given if word != "--debug"] or ["--help"]
-        status = command.main(arguments, prog_name="aprune", standalone_mode=False) or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            status = command.main(arguments, prog_name="aprune", standalone_mode=False) or 0
         sys.stdout.flush()
+    except _Terminated:
+        status = TERMINATED
     except KeyboardInterrupt:
         status = INTERRUPTED
     except BrokenPipeError:
@@ -49,13 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug and not _is_usage(error):
             raise
         return _report(error)
-    if status == INTERRUPTED:
-        complain("interrupted; nothing was half-written")
+    if status in (INTERRUPTED, TERMINATED):
+        what = "interrupted" if status == INTERRUPTED else "terminated"
+        complain(f"{what}; nothing was half-written")
         if is_process:
             # An interrupt while a library is loading leaves a mark in Python by which it would end
             # itself with a signal after all.
             sys.stderr.flush()
-            os._exit(INTERRUPTED)
+            os._exit(int(status))
     return int(status)
 
 
@@ -82,6 +91,31 @@ def make_app() -> typer.Typer:
     app.add_typer(reproduce.make_app(), name="reproduce")
     app.add_typer(data.make_app(), name="data")
     return app
+
+
+class _Terminated(BaseException):
+    """Somebody wants the process to end, by SIGTERM."""
+
+
+def _end(*_: object) -> None:
+    raise _Terminated
+
+
+_show_other = warnings.showwarning
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, ApruneWarning):
+        complain(one_line(message))
+    else:
+        _show_other(message, category, filename, lineno, file, line)
 
 
 def _print_version(wanted: bool) -> None:

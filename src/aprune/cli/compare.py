@@ -96,6 +96,7 @@ def compare(
     out: option.Runs = Path("aprune-comparison"),
     time_limit: option.TimeLimit = None,
     device: option.Device = "auto",
+    fresh: option.Fresh = False,
     json: option.Json = False,
 ) -> None:
     """Compare methods on a pair of tasks.
@@ -109,7 +110,8 @@ def compare(
     choose_device(device)
     if preset is not None:
         _check_alone(context)
-        _answer(preset, seeds, out, device=device, time_limit=time_limit, json=json)
+        doing = {"device": device, "time_limit": time_limit, "fresh": fresh}
+        _answer(preset, seeds, out, doing, json=json)
         return
     if parent is None or search_task is None or new_task is None:
         raise SettingError("nothing to compare: give --parent, --from and --to, or a --preset")
@@ -135,7 +137,7 @@ def compare(
     if onto is not None:
         option.check_parent(onto)
     with output_folder(out):
-        frame = compare(comparison, out, device=device, time_limit=time_limit)
+        frame = compare(comparison, out, device=device, time_limit=time_limit, fresh=fresh)
     if json:
         print_json(_document(frame, out))
     else:
@@ -143,7 +145,7 @@ def compare(
     complain_of(frame.attrs)
 
 
-_BESIDE_A_PRESET = ("preset", "seeds", "out", "time_limit", "device", "json")
+_BESIDE_A_PRESET = ("preset", "seeds", "out", "time_limit", "device", "fresh", "json")
 
 
 def _check_alone(context: typer.Context) -> None:
@@ -157,18 +159,16 @@ def _check_alone(context: typer.Context) -> None:
             )
 
 
-def _answer(
-    preset: str, seeds: int, out: Path, *, device: str, time_limit: float | None, json: bool
-) -> None:
+def _answer(preset: str, seeds: int, out: Path, doing: dict[str, Any], *, json: bool) -> None:
     """Do the comparisons of a preset one after another, each in a folder of its own."""
     from aprune.experiments.comparison import compare
     from aprune.experiments.questions import ask
     from aprune.progress import Clock
 
-    clock, documents = Clock(time_limit), {}
+    clock, documents = Clock(doing["time_limit"]), {}
     for name, comparison in ask(preset, seeds).items():
         with output_folder(out / name):
-            frame = compare(comparison, out / name, device=device, time_limit=clock.left)
+            frame = compare(comparison, out / name, **{**doing, "time_limit": clock.left})
         documents[name] = _document(frame, out / name)
         if not json:
             say(name)
@@ -209,5 +209,5 @@ def _print(frame: "pd.DataFrame", out: Path) -> None:
 
     table = tabulate(frame)
     print_table(table.header, table.rows, left=("method",))
-    figures = ", ".join(sorted(path.name for path in out.glob("*.png")))
+    figures = ", ".join(sorted(path.name for path in out.glob("[!.]*.png")))
     say(f"In {out}: rows.parquet, table.md, {figures}")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aprune.cli import option
 from aprune.cli.output import output_folder, print_table, say
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def demo(
         Path,
         typer.Option(metavar="FOLDER", help="For figure, table and runs; what is there stays."),
     ] = Path("aprune-demo"),
+    fresh: option.Fresh = False,
 ) -> None:
     """See it work on digits, in under a minute.
 
@@ -28,7 +30,7 @@ def demo(
 
     with output_folder(out):
         say(_tell_setting(SETTING))
-        result = demo(out)
+        result = demo(out, fresh=fresh)
     print_table(result.table.header, result.table.rows, left=("method",))
     say(result.sentence)
     say(f"Figure: {result.png} and {result.pdf.name}")

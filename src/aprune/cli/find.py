@@ -10,6 +10,7 @@ from aprune.cli import option
 from aprune.cli.methods import make_method
 from aprune.cli.output import (
     check_replaceable,
+    checkpoint_folder,
     complain,
     output_folder,
     path_safe,
@@ -66,16 +67,18 @@ def find(
     ] = None,
     settings: option.Settings = None,
     device: option.Device = "auto",
+    fresh: option.Fresh = False,
     json: option.Json = False,
 ) -> None:
     """Find architectures inside a parent network.
 
     Writes PARENT-TASK-METHOD-SPARSITY-seedK.arch.safetensors for each sparsity: which connections
-    are there, one bit each, and where it comes from.
+    are there, one bit each, and where it comes from. After an interruption the same command goes on.
     """
     from aprune.finding import search
     from aprune.tasks import load_task
     from aprune.training import Recipe, choose_device
+    from aprune.training.checkpoint import remove_checkpoint
 
     chosen = make_method(method, settings or [])
     sparsities = option.read_sparsities(sparsity)
@@ -89,6 +92,7 @@ def find(
         start = f"{path_safe(parent)}-{path_safe(data.name)}-{method}"
         stems = [out / f"{start}-{s}-seed{seed}" for s in sparsities]
         check_replaceable(*(_add(stem, end) for stem in stems for end in (ARCHITECTURE, MODEL)))
+        checkpoint = checkpoint_folder(out, f"{start}-seed{seed}", fresh=fresh)
         found = search(
             parent,
             data,
@@ -100,8 +104,10 @@ def find(
             exclude=exclude or None,
             weights=weights,
             device=device,
+            checkpoint=checkpoint,
         )
         _save(found, stems)
+        remove_checkpoint(checkpoint)
     _print(found, stems, as_json=json)
 
 

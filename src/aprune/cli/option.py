@@ -78,6 +78,9 @@ TimeLimit = Annotated[
         help="Then stop; the same command does the rest.",
     ),
 ]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Start over; else what was interrupted goes on.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 

@@ -76,6 +76,7 @@ def _make_command(name: str) -> Callable[..., None]:
         out: option.Runs = Path("aprune-paper"),
         time_limit: option.TimeLimit = None,
         device: option.Device = "auto",
+        fresh: option.Fresh = False,
         json: option.Json = False,
     ) -> None:
         from aprune.experiments import paper
@@ -97,8 +98,10 @@ def _make_command(name: str) -> Callable[..., None]:
         comparisons = [paper.plan(figure, parent, **settings) for figure in figures]  # type: ignore[arg-type]
         with output_folder(out):
             if name == "all":
-                paper.reproduce_figure1(out)
-            done = paper.reproduce(comparisons, out, device=device, time_limit=time_limit)
+                paper.reproduce_figure1(out, fresh=fresh)
+            done = paper.reproduce(
+                comparisons, out, device=device, time_limit=time_limit, fresh=fresh
+            )
             rows = paper.read_rows(out) if len(done) else done
             first = paper.read_convergence(out)
             # on the page is all that the folder has, not only what this call was asked for

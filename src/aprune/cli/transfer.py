@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from aprune.cli import option
-from aprune.cli.output import check_replaceable, complain, output_folder, print_json, say
+from aprune.cli.output import (
+    check_replaceable,
+    checkpoint_folder,
+    complain,
+    output_folder,
+    path_safe,
+    print_json,
+    say,
+)
 from aprune.errors import SettingError
 
 if TYPE_CHECKING:
@@ -75,17 +83,20 @@ def transfer(
         ),
     ] = False,
     device: option.Device = "auto",
+    fresh: option.Fresh = False,
     json: option.Json = False,
 ) -> None:
     """Retrain an architecture on a new task.
 
     It gets fresh weights and is tested on images of the new task that it has never seen. Image
-    size, channels and number of classes may differ from those of the search.
+    size, channels and number of classes may differ from those of the search. After an interruption the
+    same command goes on.
     """
     from aprune.retraining import transfer
     from aprune.tasks import load_task
     from aprune.trained import load_model
     from aprune.training import Recipe, choose_device
+    from aprune.training.checkpoint import remove_checkpoint
 
     architecture = _load(file, dense=dense, parent=parent)
     name = _name_parent(architecture, file, parent)
@@ -99,6 +110,7 @@ def transfer(
             check_replaceable(out)
             stack.enter_context(output_folder(out.parent))
         data = load_task(task, classes=drawn, images=images, size=size, seed=seed)
+        checkpoint = _checkpoint(out, f"{name}-{data.name}-seed{seed}", fresh=fresh)
         result = transfer(
             architecture,
             name,
@@ -111,14 +123,27 @@ def transfer(
             start_from=start,
             bare=bare,
             device=device,
+            checkpoint=checkpoint,
         )
         if out is not None:
             result.save(out)
+        if checkpoint is not None:
+            remove_checkpoint(checkpoint)
     summary = _describe(result, data, out)
     if json:
         print_json(summary)
     else:
         _print(summary, data)
+
+
+def _checkpoint(out: Path | None, otherwise: str, *, fresh: bool) -> Path | None:
+    """Return the place for the state of the training: beside the model, or where caches are."""
+    if out is not None:
+        return checkpoint_folder(out.parent, out.name, fresh=fresh)
+    from aprune.files import cache_folder
+
+    cache = cache_folder()
+    return cache and checkpoint_folder(cache, path_safe(otherwise), fresh=fresh)
 
 
 def _load(file: Path | None, *, dense: bool, parent: str | None) -> "Architecture | None":

@@ -39,6 +39,7 @@ def compare(
     device: str | torch.device = "auto",
     progress: bool | None = None,
     time_limit: float | None = None,
+    fresh: bool = False,
 ) -> "pd.DataFrame":
     """Do a comparison, or what is left of it, and write rows, a table and figures.
 
@@ -46,8 +47,8 @@ def compare(
     beats whom (`matrix`), accuracy against the steps of the search (`cost`), and how dense the layers
     are (`densities`, with rows).
 
-    Every search and retraining is kept under `out` as soon as it is done and never done again, so
-    that the same call resumes after an interruption.
+    Every search and retraining is kept under `out` as soon as it is done and never done again, and its
+    state is written while it is under way, so that the same call resumes after an interruption.
 
     Args:
         comparison: What to do.
@@ -57,6 +58,7 @@ def compare(
         progress: Whether to show a bar; None shows it on a terminal.
         time_limit: Seconds after which nothing more is started, and nothing that would probably
             last longer; what is missing is done by the next call.
+        fresh: Whether to do again what is there; a `store` says that for itself.
 
     Returns:
         One row for each method, sparsity and seed. A retraining that diverged, or whose search died,
@@ -75,7 +77,7 @@ def compare(
     import pandas as pd
 
     out = check_writable(out)
-    store = store or Store(out)
+    store = store or Store(out, fresh=fresh)
     work = _Work(comparison, store, choose_device(device), time_limit)
     with bar(comparison.figure or "comparison", work.size, show=progress) as advance:
         complete = work.do_all(advance)

@@ -64,19 +64,26 @@ class Demo:
     pdf: Path
 
 
-def demo(out: Path | str, *, progress: bool | None = None, setting: Comparison = SETTING) -> Demo:
+def demo(
+    out: Path | str,
+    *,
+    progress: bool | None = None,
+    setting: Comparison = SETTING,
+    fresh: bool = False,
+) -> Demo:
     """Run the demo on the CPU.
 
     Args:
         out: Folder for rows, table and figure; what it already holds of the demo is not done again.
         progress: Whether to show a bar; None shows it on a terminal.
         setting: What to compare.
+        fresh: Whether to do again what is there.
 
     Returns:
         Numbers, table, sentence and figure.
     """
     with one_thread():
-        frame = compare(setting, out, device="cpu", progress=progress)
+        frame = compare(setting, out, device="cpu", progress=progress, fresh=fresh)
     png, pdf = (Path(out) / f"comparison.{suffix}" for suffix in ("png", "pdf"))
     return Demo(frame, tabulate(frame), judge(frame), png, pdf)
 

@@ -21,6 +21,7 @@ from aprune.experiments.claims import judge, judge_convergence
 from aprune.experiments.comparison import compare
 from aprune.experiments.plan import Comparison, Protocol, TaskChoice
 from aprune.experiments.store import Store
+from aprune.experiments.store import read_rows as read_file
 from aprune.files import check_writable, writing
 from aprune.progress import Clock
 
@@ -155,6 +156,7 @@ def reproduce(
     device: str | torch.device = "auto",
     progress: bool | None = None,
     time_limit: float | None = None,
+    fresh: bool = False,
 ) -> "pd.DataFrame":
     """Do figures, or what is left of them; the same call resumes after an interruption.
 
@@ -167,6 +169,7 @@ def reproduce(
         device: `auto`, `cpu` or `cuda`.
         progress: Whether to show a bar for each figure; None shows it on a terminal.
         time_limit: Seconds after which nothing more is started.
+        fresh: Whether to do again what is there.
 
     Returns:
         The rows of all figures; `attrs` as those of `compare`.
@@ -174,7 +177,7 @@ def reproduce(
     import pandas as pd
 
     out = check_writable(out)
-    store, clock, frames = Store(out), Clock(time_limit), []
+    store, clock, frames = Store(out, fresh=fresh), Clock(time_limit), []
     for comparison in comparisons:
         frames.append(
             compare(
@@ -196,9 +199,9 @@ def _folder(out: Path, parent: str, protocol: str) -> Path:
     return out / f"{parent.replace(':', '_')}-{protocol}"
 
 
-def reproduce_figure1(out: Path | str) -> None:
-    """Do figure 1 on digits, unless it lies under `out` already."""
-    if read_convergence(out) is None:
+def reproduce_figure1(out: Path | str, *, fresh: bool = False) -> None:
+    """Do figure 1 on digits, unless it lies under `out` already; `fresh` does it again."""
+    if fresh or read_convergence(out) is None:
         figure1.figure1(out=out)
 
 
@@ -233,13 +236,10 @@ def read_convergence(folder: Path | str) -> "pd.DataFrame | None":
 
 
 def _read_all(folder: Path | str) -> "Iterator[pd.DataFrame]":
-    import pandas as pd
-
-    for path in sorted(Path(folder).rglob("*.parquet")):
-        try:
-            yield pd.read_parquet(path)
-        except (OSError, ValueError) as error:
-            raise FileError(f"{path} cannot be read as rows: {error}") from error
+    for path in sorted(
+        Path(folder).rglob("[!.]*.parquet")
+    ):  # not what a kill has left half-written
+        yield read_file(path)
 
 
 def redraw(

@@ -16,6 +16,7 @@ from aprune.maths.seed import derive_seed
 from aprune.progress import Clock
 from aprune.retraining import Retraining, transfer
 from aprune.trained import Trained
+from aprune.training.checkpoint import remove_checkpoint
 from aprune.training.network import network_for, outline_for
 
 
@@ -58,6 +59,7 @@ def retrain_all(
                 run.init,
                 start_from=start,
                 bare=run.bare,
+                checkpoint=store.checkpoint(run.describe()),
             )
             todo[retraining] = run
     together = transfer_many(list(todo), device=device, progress=False, time_limit=clock.left)
@@ -140,8 +142,10 @@ class Starts:
             recipe=run.recipe,
             device=self._device,
             progress=False,
+            checkpoint=self._store.checkpoint(run.describe()),
         )
         self._store.put_network(run.describe(), result.trained)
+        remove_checkpoint(self._store.checkpoint(run.describe()))
         kept = self._store.get_network(run.describe(), run.parent)
         assert kept is not None
         return kept

@@ -1,6 +1,5 @@
 """The two kinds of work that experiments consist of, each done once and then looked up."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -69,7 +68,6 @@ class SearchRun:
 
         A search that dies is a result too: `failed` then holds the reason.
         """
-        begin = time.perf_counter()
         result: dict[str, Any] = {
             "failed": None,
             "steps": 0,
@@ -91,6 +89,7 @@ class SearchRun:
                 weights=self.weights,
                 device=device,
                 progress=False,
+                checkpoint=store.checkpoint(self.describe()),
             )
         except SearchError as error:
             result["failed"] = str(error)
@@ -111,7 +110,6 @@ class SearchRun:
                     for a in found.architectures
                 ],
             }
-        result["seconds"] = round(time.perf_counter() - begin, 3)
         return keep(store, self, result, device)
 
     def architecture(

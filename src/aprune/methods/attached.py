@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from aprune.architecture import Architecture
+from aprune.architecture.bits import pack, unpack
 from aprune.connections import fold, has_norm
 from aprune.errors import SearchError
 from aprune.maths.schedules import find_schedule, ramp
@@ -16,6 +17,7 @@ from aprune.methods.descent import Descent
 from aprune.methods.protocol import Masks, masked_state
 from aprune.methods.theory import Recorder, Theory
 from aprune.training import Hook
+from aprune.training.checkpoint import State, part_of, with_prefix
 
 if TYPE_CHECKING:
     from aprune.methods.ap import AP
@@ -135,6 +137,39 @@ class Search(Hook):
                 f"w or its gradient is not finite at step {at} of {self.steps}: try a smaller "
                 "learning rate, a smaller w_step, a clipped gradient or a longer dense start"
             )
+
+    def state(self) -> State:
+        """Return how far it has come, and the architectures that it has passed.
+
+        The mask parameters are in it only if they are not a part of the network.
+        """
+        state = {"phase": self._phase, "step": self._step}
+        state |= {"masks": list(self.masks), "weights": list(self.weights)}
+        for place, masks in enumerate(self.masks.values()):
+            bits = {
+                n: torch.frombuffer(bytearray(pack(m)), dtype=torch.uint8) for n, m in masks.items()
+            }
+            state |= with_prefix(f"masks/{place}", bits)
+        for place, weights in enumerate(self.weights.values()):
+            state |= with_prefix(f"weights/{place}", weights)
+        state |= with_prefix("w", {} if self._attached else self.w)
+        return state | with_prefix("descent", self.descent.state())
+
+    def load_state(self, state: State) -> None:
+        """Go on from such a state."""
+        self._step = state["step"]
+        for place, sparsity in enumerate(state["masks"]):
+            packed = part_of(state, f"masks/{place}")
+            self.masks[sparsity] = {
+                name: unpack(packed[name].numpy().tobytes(), tuple(w.shape), w.device)
+                for name, w in self.w.items()
+            }
+        for place, sparsity in enumerate(state["weights"]):
+            self.weights[sparsity] = part_of(state, f"weights/{place}")
+        for name, w in part_of(state, "w").items():
+            self.w[name].detach().copy_(w)
+        self.descent.load_state(part_of(state, "descent"))
+        self._enter(state["phase"])
 
     def architecture(self, sparsity: float | None = None) -> Architecture:
         """Return the architecture of one of the sparsities asked for; the last by default.

@@ -18,6 +18,7 @@ from aprune.initialise import initialise
 from aprune.maths.schedules import find_schedule
 from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.training import Hook, Recipe, fit, no_more_than_captured
+from aprune.training.checkpoint import State
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,13 @@ class _Anneal(Hook):
         steps = self.recipe.steps
         self.beta.fill_(self.method.beta ** (step / max(1, steps - 1)))
         self.lr.fill_(self.recipe.lr * self.schedule(step, steps))
+
+    def state(self) -> State:
+        return {str(number): velocity for number, velocity in enumerate(self.velocities)}
+
+    def load_state(self, state: State) -> None:
+        for number, velocity in enumerate(self.velocities):
+            velocity.copy_(state[str(number)])
 
     @torch.no_grad()
     def on_update(self) -> None:

@@ -9,7 +9,7 @@ still being worked out from all gradients. Where it is quite another, because th
 the step has no drift.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -132,6 +132,16 @@ class Descent:
         drift = torch.where(alpha * self.jump < self._alpha, 0.0, drift)
         self._alpha.copy_(alpha)
         return drift * self._goes
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what is kept from step to step beside w: the tensors in use."""
+        state = {"floats": self.floats, "counts": self.counts, "alpha": self._alpha}
+        return state if self.recorder is None else {**state, "seen": self.recorder.seen}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from such a state, in place."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
 
     @property
     def first_bad(self) -> int | None:

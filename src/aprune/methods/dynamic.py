@@ -19,6 +19,7 @@ from aprune.maths.select import keep_largest
 from aprune.methods.erk import draw_erk
 from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
 from aprune.training import Curve, KeepMasked, fit, no_more_than_captured
+from aprune.training.checkpoint import State
 
 Grow = Callable[[Tensor, torch.Generator], Tensor]
 """From the gradient of a layer to scores: the connections with the largest come in."""
@@ -114,6 +115,17 @@ class _Exchange(KeepMasked):
             if weight.grad is not None:
                 noted.copy_(weight.grad)
         super().on_gradient()
+
+    def state(self) -> State:
+        """Return the present masks, and where the random numbers are."""
+        masks = {str(number): mask for number, mask in enumerate(self.masks)}
+        return {**masks, "generator": self.generator.get_state()}
+
+    def load_state(self, state: State) -> None:
+        """Go on with them."""
+        for number, mask in enumerate(self.masks):
+            mask.copy_(state[str(number)])
+        self.generator.set_state(state["generator"])
 
     @torch.no_grad()
     def after(self, step: int) -> None:

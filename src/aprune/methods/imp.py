@@ -17,6 +17,7 @@ from aprune.maths.schedules import sparsities_of_rounds
 from aprune.maths.select import shrink
 from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
 from aprune.training import Curve, Hook, choose_engine
+from aprune.training.checkpoint import State
 from aprune.training.masked import Lane
 
 
@@ -73,7 +74,7 @@ class IMP(Method):
             curves.append(
                 now.fit(masks, problem.task, recipe, seed=seed, title=title, progress=show)
             )
-            start = early[0].state if early else start
+            start = early[0].copy if early else start
             sizes = {name: tensor.abs() for name, tensor in tensors.items()}
             for sparsity in [s for s in problem.sparsities if passed < s <= target]:
                 found[sparsity] = shrink(masks, sizes, problem.kept(sparsity))
@@ -90,11 +91,18 @@ class _Remember(Hook):
 
     def __init__(self, model: nn.Module, step: int) -> None:
         self.model, self.step = model, step
-        self.state: dict[str, Tensor] = {}
+        self.copy: dict[str, Tensor] = {}
 
     def before(self, step: int) -> None:
         if step == self.step:
-            self.state = _copy(self.model)
+            self.copy = _copy(self.model)
+
+    def state(self) -> State:
+        return dict(self.copy)
+
+    def load_state(self, state: State) -> None:
+        device = next(self.model.parameters()).device
+        self.copy = {name: value.to(device) for name, value in state.items()}
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:

@@ -45,6 +45,9 @@ class Recorder:
         w: The mask parameters, in the same order.
         t_l: Inverse temperature of the forward pass.
         t_s: Inverse temperature of the backward pass.
+
+    Attributes:
+        seen: The squares of G and of the largest r, M, the sum of the squares of r, and the steps.
     """
 
     def __init__(
@@ -52,8 +55,7 @@ class Recorder:
     ) -> None:
         self._w, self._t_l, self._t_s = list(w), t_l, t_s
         self._slopes: dict[int, Tensor] = {}
-        # the squares of G and of the largest r, M, the sum of the squares of r, and the steps
-        self._seen = torch.zeros(5, device=self._w[0].device)
+        self.seen = torch.zeros(5, device=self._w[0].device)
         for number, mask in enumerate(masks):
             mask.register_forward_hook(partial(self._watch, number))
 
@@ -73,7 +75,7 @@ class Recorder:
 
         A step of size zero moves nothing, and nothing is noted of it.
         """
-        sums = torch.zeros_like(self._seen)
+        sums = torch.zeros_like(self.seen)
         safe = torch.where(alpha > 0, alpha, 1.0)
         for number, (w, gradient) in enumerate(zip(self._w, gradients, strict=True)):
             slope = self._slopes.get(number)
@@ -86,13 +88,13 @@ class Recorder:
             sums[2] = torch.maximum(sums[2], far)
         sums[3], sums[4] = sums[1], 1.0
         sums = torch.where(alpha > 0, sums, 0.0)
-        self._seen[:3] = torch.maximum(self._seen[:3], sums[:3])
-        self._seen[3:] += sums[3:]
+        self.seen[:3] = torch.maximum(self.seen[:3], sums[:3])
+        self.seen[3:] += sums[3:]
         self._slopes.clear()
 
     def result(self) -> Theory | None:
         """Return what was seen so far; None before the first step of w."""
-        square, largest, m, total, steps = self._seen.tolist()
+        square, largest, m, total, steps = self.seen.tolist()
         if steps == 0:
             return None
         scale = square or 1.0  # without any gradient there is no error either

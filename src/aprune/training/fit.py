@@ -18,6 +18,7 @@ from aprune.maths.schedules import find_schedule
 from aprune.progress import bar
 from aprune.tasks import Task
 from aprune.training.batch import BLOCK, Draw, Images, draw_blocks
+from aprune.training.checkpoint import Keeper, Signals, State, part_of, with_prefix
 from aprune.training.device import mixed_precision
 from aprune.training.engine import Engine, Level, compile_network
 from aprune.training.recipe import Recipe
@@ -52,6 +53,13 @@ class Hook:
 
     def check(self, step: int) -> None:
         """Raise if numbers went wrong; called every now and then."""
+
+    def state(self) -> State:
+        """Return what it remembers from step to step, beside the network: see `checkpoint.State`."""
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """Remember that again."""
 
 
 class KeepMasked(Hook):
@@ -197,13 +205,23 @@ class Training:
         )
 
     def run(self, title: str, progress: bool | None = None) -> Curve:
-        """Do all steps under a progress bar."""
-        with self.numbers.resumed(), bar(title, self._recipe.steps, show=progress) as advance:
+        """Do all steps, or those that are left of a run that was stopped, under a progress bar."""
+        keeper = Keeper.of(self)
+        with (
+            self.numbers.resumed(),
+            Signals(active=keeper.active) as signals,
+            bar(title, self._recipe.steps, show=progress) as advance,
+        ):
+            shown = self.step
+            advance(shown)
             while not self.done:
                 self.advance()
                 if self.step % _LOOK_EVERY == 0 or self.done:
                     loss = self.check()
-                    advance((self.step - 1) % _LOOK_EVERY + 1, note=f"loss {loss:.3f}")
+                    advance(self.step - shown, note=f"loss {loss:.3f}")
+                    shown = self.step
+                keeper.look(now=signals.pending)
+                signals.deliver()
         return self.finish()
 
     @property
@@ -213,14 +231,12 @@ class Training:
 
     def advance(self) -> None:
         """Do one step."""
-        recipe, step = self._recipe, self.step
+        step = self.step
         if step % BLOCK == 0:
-            coming = range(step, min(step + BLOCK, recipe.steps))
-            lrs = [recipe.lr * self._schedule(number, recipe.steps) for number in coming]
-            self._loop.load(next(self._draws), lrs)
+            self._load_block(step)
         for hook in self._hooks:
             hook.before(step)
-        self._loop.enter(phase := tuple(hook.phase for hook in self._hooks))
+        self._loop.enter(phase := self._phase)
         self._engine.run(phase)
         for hook in self._hooks:
             hook.after(step)
@@ -234,10 +250,61 @@ class Training:
             hook.check(self.step - 1)
         return losses[-1]
 
+    def size(self) -> int:
+        """Return about how many bytes its state takes: the network's, and as much again for momenta."""
+        return 2 * sum(tensor.nbytes for tensor in self._tensors().values())
+
+    def state(self) -> State:
+        """Return all that what is to come depends on, as long as the images are the same."""
+        state = {"step": self.step, "losses": self._loop.losses}
+        state |= with_prefix("model", self._tensors())
+        for number, hook in enumerate(self._hooks):
+            state |= with_prefix(f"hook{number}", hook.state())
+        if not self.done:
+            state["entered"] = self._loop.phase == self._phase
+            state |= with_prefix("numbers", self.numbers.state())
+            state |= with_prefix("update", self._loop.update.state())
+        return state
+
+    def load_state(self, state: State) -> None:
+        """Go on from such a state; to be called after `start`."""
+        mine, saved = self._tensors(), part_of(state, "model")
+        if {n: t.shape for n, t in mine.items()} != {n: t.shape for n, t in saved.items()}:
+            raise ValueError("the state of another network")
+        for name, tensor in mine.items():
+            tensor.detach().copy_(saved[name])
+        for number, hook in enumerate(self._hooks):
+            hook.load_state(part_of(state, f"hook{number}"))
+        self._loop.losses.copy_(state["losses"])
+        self.step = state["step"]
+        if self.done:
+            return
+        self.numbers.load_state(part_of(state, "numbers"))
+        self._loop.update.load_state(part_of(state, "update"))
+        self._loop.jump(self.step, self._phase if state["entered"] else None)
+        # batches follow from the seed: those that are done are drawn again and passed over
+        for first in range(0, self.step, BLOCK):
+            self._load_block(first)
+
     def finish(self) -> Curve:
         """Forget the gradients and return the losses."""
         self._loop.update.forget()
         return Curve(tuple(self._loop.losses.tolist()))
+
+    @property
+    def _phase(self) -> Hashable:
+        return tuple(hook.phase for hook in self._hooks)
+
+    def _load_block(self, first: int) -> None:
+        recipe = self._recipe
+        coming = range(first, min(first + BLOCK, recipe.steps))
+        lrs = [recipe.lr * self._schedule(number, recipe.steps) for number in coming]
+        self._loop.load(next(self._draws), lrs)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the network's own numbers by name, and not the shadows of them."""
+        tensors: dict[str, Tensor] = dict(self._model.named_parameters())
+        return {**tensors, **dict(self._model.named_buffers()), **self._loop.update.weights()}
 
 
 class _Loop:
@@ -263,7 +330,7 @@ class _Loop:
         self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._draws = torch.zeros((BLOCK, 4, batch), dtype=torch.int64, device=self.device)
         self._rates = torch.zeros((BLOCK, 2), device=self.device)
-        self._phase: Hashable = None
+        self.phase: Hashable = None
 
     def start(self, task: Task) -> None:
         """Go back to step 0, with the images of `task`."""
@@ -279,9 +346,14 @@ class _Loop:
         self._rates[: len(lrs)] = torch.stack((draws.share, rates), 1)
 
     def enter(self, phase: Hashable) -> None:
-        if phase != self._phase:
-            self._phase = phase
+        if phase != self.phase:
+            self.phase = phase
             self.update.begin()
+
+    def jump(self, step: int, phase: Hashable) -> None:
+        """Go to a step; `phase` is that of the step before, or None if `update` is to look anew."""
+        self._step.fill_(step)
+        self.phase = phase
 
     def step(self) -> None:
         self.update.forget()

@@ -200,6 +200,22 @@ class FusedUpdate:
         """Return the weights themselves, of which the layers hold shadows."""
         return {name: entry.theta.detach() for name, entry in self._entries.items()}
 
+    def state(self) -> dict[str, Tensor]:
+        """Return moments, and shadows under a mask that moves: anew they would be rounded otherwise."""
+        kept = {"numbers": self._numbers}
+        for name, entry in self._entries.items():
+            parts = {"first": entry.first, "second": entry.second}
+            if entry.w is not None:
+                parts |= {"shadow": entry.leaf.detach(), "sums": entry.sums}
+            kept |= {f"{part}/{name}": t for part, t in parts.items() if t is not None}
+        return kept
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from such a state, in place; the weights are there already."""
+        self.begin()
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+
     def forget(self) -> None:
         """Forget the gradients."""
         for entry in self._entries.values():

@@ -8,7 +8,9 @@ from torch import nn
 
 from aprune.parents import build_parent, parent_for, parent_names
 from aprune.tasks import Task
+from aprune.training.checkpoint import digest
 from aprune.training.device import place
+from aprune.training.recipe import Recipe, describe_settings
 
 Parent = str | nn.Module | Callable[[Any], nn.Module]
 """A name, a network, or a function from a task to a network."""
@@ -33,6 +35,28 @@ def network_for(
             network = build_parent(parent, task)
         return place(network.to_empty(device=device), device)
     return place(parent_for(parent, task, seed=seed), device)
+
+
+def describe_training(
+    parent: Parent, model: nn.Module, task: Task, recipe: Recipe
+) -> dict[str, Any]:
+    """Return what determines a training, as JSON can hold it: a run is known again by it.
+
+    Args:
+        parent: What a user calls a parent.
+        model: The network as it was built from it; its weights count if it is not one of aprune's own.
+        task: What it is trained on.
+        recipe: How.
+    """
+    own = isinstance(parent, str) and parent in parent_names()
+    images = {"images": task.train_images, "labels": task.train_labels}
+    return {
+        "parent": parent if isinstance(parent, str) else type(model).__qualname__,
+        "start": None if own else digest(model.state_dict()),
+        "device": next(model.parameters()).device.type,
+        "task": [dict(task.provenance), str(task.augment), digest(images)],
+        "recipe": describe_settings(recipe),
+    }
 
 
 def outline_for(parent: Parent, task: Task) -> nn.Module:

@@ -1,6 +1,6 @@
 """What moves the weights once their gradients are there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -35,6 +35,15 @@ class Update(Protocol):
     def settle(self) -> None:
         """Take notice that a step was recorded and will be replayed, with gradients where they are."""
 
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the weights of which the layers hold shadows, by name."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what is kept from step to step beside the weights: the tensors in use."""
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from such a state, in place."""
+
 
 class PlainUpdate:
     """PyTorch's own clipping and optimisers."""
@@ -66,6 +75,30 @@ class PlainUpdate:
 
     def settle(self) -> None:
         """PyTorch knows where the gradients are."""
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """There are no shadows."""
+        return {}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the momenta, by the number of the parameter; before the first step there are none."""
+        return {
+            f"{number}/{name}": value
+            for number, parameter in enumerate(self.parameters)
+            for name, value in self.optimiser.state.get(parameter, {}).items()
+            if value is not None
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put momenta where they are in memory, or where PyTorch would make them."""
+        for key, value in state.items():
+            number, name = key.split("/")
+            parameter = self.parameters[int(number)]
+            kept = self.optimiser.state[parameter]
+            if name not in kept:
+                like = parameter.detach() if value.shape == parameter.shape else self.lr
+                kept[name] = torch.empty_like(like, dtype=value.dtype)
+            kept[name].copy_(value)
 
 
 def _optimiser(
