@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ def test_loading_gives_back_what_was_saved(tmp_path: Path, parent: str) -> None:
     assert torch.equal(loaded.predict(TASK.test_images), trained.predict(TASK.test_images))
     assert (loaded.parent, loaded.shape, loaded.classes) == (parent, (1, 8, 8), ("0", "1", "2"))
     assert dict(loaded.provenance) == json.loads(json.dumps(dict(trained.provenance)))
+
+
+def test_the_same_network_makes_the_same_file(tmp_path: Path) -> None:
+    trained = replace(sparse_model(), classes=("Ä", "b", '"'))
+    files = set()
+    for _ in range(8):  # safetensors alone would take one of six orders each time
+        trained.save(tmp_path / "model.safetensors")
+        files.add((tmp_path / "model.safetensors").read_bytes())
+    assert len(files) == 1
+    assert load_model(tmp_path / "model.safetensors").classes == trained.classes
 
 
 def test_what_is_sparse_takes_little_room(tmp_path: Path) -> None:

@@ -94,8 +94,22 @@ class Trained:
         try:
             with writing(path) as temporary:
                 save_file(tensors, str(temporary), metadata=metadata)
+                _order_header(temporary)
         except SafetensorError as error:
             raise FileError(f"cannot write {path}: {error}; choose another place") from error
+
+
+def _order_header(path: Path) -> None:
+    """Write the header in one order: safetensors takes any, and equal models are to be equal files."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        text = json.dumps(
+            header, sort_keys=True, ensure_ascii=False, separators=(",", ":")
+        ).encode()
+        if len(text) <= size:  # it is, but for characters that are escaped in two ways
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def name_of(model: nn.Module) -> str:

@@ -12,7 +12,6 @@ longer than the work.
 
 import argparse
 import importlib
-import json
 import os
 import random
 import signal
@@ -160,17 +159,7 @@ def _find_architecture(out: Path) -> Path:
 def _files(folder: Path) -> dict[str, bytes]:
     """Read all files; of one that was being written a kill leaves a hidden part, which is nobody's."""
     paths = (path for path in folder.rglob("*") if not path.name.startswith("."))
-    return {str(path.relative_to(folder)): _read(path) for path in paths if path.is_file()}
-
-
-def _read(path: Path) -> bytes:
-    """Return the bytes of a file; the header of a model comes in any order, and is put in order."""
-    octets = path.read_bytes()
-    if path.suffix != ".safetensors":
-        return octets
-    size = int.from_bytes(octets[:8], "little")
-    header = json.loads(octets[8 : 8 + size])
-    return json.dumps(header, sort_keys=True).encode() + octets[8 + size :]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
 
 
 def _print_row(work: Work, *, first: bool) -> None:
