@@ -122,6 +122,28 @@ def test_interrupt(
     assert list_tree() == {}
 
 
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_end_while_a_library_is_loading(name: str, status: int, tmp_path: Path) -> None:
+    # what some extensions do with whatever is raised while they are being imported
+    (tmp_path / "halfway.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        f"    os.kill(os.getpid(), signal.{name})\n"
+        "except BaseException:\n"
+        "    raise ImportError('initialization failed') from None\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "aprune", *FIND, "--parent", "halfway:build"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    what = "interrupted" if name == "SIGINT" else "terminated"
+    assert (ended.returncode, ended.stdout) == (status, "")
+    assert ended.stderr == f"aprune: {what}; nothing was half-written\n"
+
+
 def test_interrupt_of_a_real_search(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "aprune", *FIND[:-1], "1000000", "--out", str(out)]

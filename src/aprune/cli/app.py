@@ -37,8 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows no bars and no ± shall see a substitute rather than an error.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
-    if is_process:
-        signal.signal(signal.SIGTERM, _end)
+    ending = _Ending(active=is_process)
     command = typer.main.get_command(make_app())
     try:
         # Wherever it stands: who saw an error adds it at the end of the line.
@@ -51,12 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = TERMINATED
     except KeyboardInterrupt:
         status = INTERRUPTED
-    except BrokenPipeError:
-        return _close_quietly()
     except Exception as error:
-        if debug and not _is_usage(error):
-            raise
-        return _report(error)
+        if not ending.status:
+            if isinstance(error, BrokenPipeError):
+                return _close_quietly()
+            if debug and not _is_usage(error):
+                raise
+            return _report(error)
+        status = ending.status
     if status in (INTERRUPTED, TERMINATED):
         what = "interrupted" if status == INTERRUPTED else "terminated"
         complain(f"{what}; nothing was half-written")
@@ -97,8 +98,29 @@ class _Terminated(BaseException):
     """Somebody wants the process to end, by SIGTERM."""
 
 
-def _end(*_: object) -> None:
-    raise _Terminated
+class _Ending:
+    """Remembers that somebody asked the process to end, and how.
+
+    A library that is loading when that happens may make any error of it, and lose the reason.
+
+    Attributes:
+        status: The exit status that belongs to it; 0 as long as nobody asked.
+    """
+
+    def __init__(self, *, active: bool) -> None:
+        self.status = 0
+        if active:
+            signal.signal(signal.SIGTERM, self._terminate)
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if ignored
+                signal.signal(signal.SIGINT, self._interrupt)
+
+    def _terminate(self, *_: object) -> None:
+        self.status = TERMINATED
+        raise _Terminated
+
+    def _interrupt(self, *_: object) -> None:
+        self.status = INTERRUPTED
+        raise KeyboardInterrupt
 
 
 _show_other = warnings.showwarning
