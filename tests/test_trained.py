@@ -1,8 +1,10 @@
 """The file of a trained network: the same after loading, small, checked, and never code."""
 
+import errno
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -341,10 +343,11 @@ def test_what_cannot_be_written_leaves_nothing_behind(
     with pytest.raises(FileError, match="cannot write"):
         trained.save(tmp_path / "file" / "model.safetensors")
 
-    def full(*_: Any, **__: Any) -> None:
-        raise aprune.trained.SafetensorError("I/O error: no space left on device")
+    def full(*_: Any, **__: Any) -> Iterator[bytes]:
+        yield b"the beginning"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(aprune.trained, "save_file", full)
-    with pytest.raises(FileError, match="no space left on device"):
+    monkeypatch.setattr(aprune.trained, "pieces_of", full)
+    with pytest.raises(FileError, match="No space left on device"):
         trained.save(tmp_path / "model.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

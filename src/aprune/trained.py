@@ -9,15 +9,15 @@ from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from aprune.architecture.bits import pack, packed_size, unpack, unused_bits
+from aprune.architecture.bits import as_tensor, pack, packed_size, unpack, unused_bits
 from aprune.architecture.shape import quote
 from aprune.errors import ApruneError, FileError, ParentError
 from aprune.files import check_ordinary, writing
 from aprune.parents import build_parent, parent_for, parent_names
 from aprune.tasks import Task
+from aprune.tensor_file import pieces_of
 from aprune.training import predict
 
 _FORMAT = "aprune.model"
@@ -71,18 +71,11 @@ class Trained:
         Of a tensor whose weights have one magnitude, that is one number, and one bit a weight.
         """
         tensors: dict[str, Tensor] = {}
-        stored: set[int] = set()
         for name, value in self.model.state_dict().items():
-            value = value.detach().cpu().contiguous()
-            kept = _sparsely(value) if value.dim() >= 2 else None
-            if kept is not None:
-                tensors.update({f"{kind}:{name}": part for kind, part in kept.items()})
-                continue
-            # the format refuses two names for one storage, which layers may well share
-            shared = value.untyped_storage().data_ptr() in stored
-            stored.add(value.untyped_storage().data_ptr())
-            tensors[f"dense:{name}"] = value.clone() if shared else value
-        tensors["mean"], tensors["std"] = self.mean.contiguous(), self.std.contiguous()
+            kept = _sparsely(value.detach().cpu()) if value.dim() >= 2 else None
+            parts = {"dense": value} if kept is None else kept
+            tensors.update({f"{kind}:{name}": part for kind, part in parts.items()})
+        tensors["mean"], tensors["std"] = self.mean, self.std
         about = {
             "parent": self.parent,
             "shape": list(self.shape),
@@ -91,25 +84,8 @@ class Trained:
         }
         text = json.dumps(about, default=str)  # whatever a user's own task says of itself
         metadata = {"format": _FORMAT, "version": _version_of(tensors), "about": text}
-        try:
-            with writing(path) as temporary:
-                save_file(tensors, str(temporary), metadata=metadata)
-                _order_header(temporary)
-        except SafetensorError as error:
-            raise FileError(f"cannot write {path}: {error}; choose another place") from error
-
-
-def _order_header(path: Path) -> None:
-    """Write the header in one order: safetensors takes any, and equal models are to be equal files."""
-    with path.open("r+b") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-        text = json.dumps(
-            header, sort_keys=True, ensure_ascii=False, separators=(",", ":")
-        ).encode()
-        if len(text) <= size:  # it is, but for characters that are escaped in two ways
-            file.seek(8)
-            file.write(text.ljust(size))
+        with writing(path) as temporary, temporary.open("wb") as file:
+            file.writelines(pieces_of(metadata, tensors))
 
 
 def name_of(model: nn.Module) -> str:
@@ -270,7 +246,7 @@ def _is_bare(weights: Tensor) -> bool:
 
 
 def _pack(mask: Tensor) -> Tensor:
-    return torch.frombuffer(bytearray(pack(mask)), dtype=torch.uint8)
+    return as_tensor(pack(mask))
 
 
 def _unpack(tensors: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:

@@ -28,10 +28,19 @@ def unpack(packed: bytes, shape: tuple[int, ...], device: torch.device | None = 
     """
     number = math.prod(shape)
     if device is not None and device.type != "cpu":
-        octets = torch.frombuffer(bytearray(packed), dtype=torch.uint8).to(device)
-        return spread(octets)[:number].view(shape)
+        return spread(as_tensor(packed).to(device))[:number].view(shape)
     bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=number, bitorder="little")
     return torch.from_numpy(bits.view(np.bool_)).view(shape)
+
+
+def as_tensor(packed: bytes) -> Tensor:
+    r"""Give a tensor of the bytes.
+
+    Example:
+        >>> as_tensor(b"\r")
+        tensor([13], dtype=torch.uint8)
+    """
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
 
 
 def spread(octets: Tensor) -> Tensor:

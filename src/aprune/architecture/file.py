@@ -1,8 +1,7 @@
 """The file of an architecture: safetensors with one packed mask a tensor, and nothing unchecked.
 
 The metadata hold the format and its version, names and shapes (`tensors`), their fingerprint, the
-provenance as JSON, and a checksum over all of it, so that no damage goes unnoticed. The header is
-written here, not by the library, which puts the metadata into a different order each time: equal
+provenance as JSON, and a checksum over all of it, so that no damage goes unnoticed. Equal
 architectures make equal files. VGG19 (139.6 M connections) takes 17.5 MB.
 """
 
@@ -20,6 +19,7 @@ from aprune.architecture.provenance import dump_provenance, parse_provenance
 from aprune.architecture.shape import check_shapes, dump_shapes, fingerprint, quote
 from aprune.errors import ArchitectureError
 from aprune.files import writing
+from aprune.tensor_file import pieces_of
 
 _FORMAT = "aprune.architecture"
 _VERSION = 1
@@ -47,26 +47,17 @@ def write(content: Content, path: Path | str) -> None:
         FileError: if nothing can be written there.
     """
     tensors = dump_shapes(content.shapes)
-    header: dict[str, Any] = {
-        "__metadata__": {
-            "format": _FORMAT,
-            "version": str(_VERSION),
-            "fingerprint": fingerprint(content.shapes),
-            "tensors": tensors,
-            "provenance": content.provenance,
-            "checksum": _checksum(tensors, content.provenance, content.packed.values()),
-        }
+    metadata = {
+        "format": _FORMAT,
+        "version": str(_VERSION),
+        "fingerprint": fingerprint(content.shapes),
+        "tensors": tensors,
+        "provenance": content.provenance,
+        "checksum": _checksum(tensors, content.provenance, content.packed.values()),
     }
-    end = 0
-    for name, packed in content.packed.items():
-        begin, end = end, end + len(packed)
-        header[name] = {"dtype": "U8", "shape": [len(packed)], "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the masks begin at a multiple of 8 bytes
+    packed = {name: bits.as_tensor(mask) for name, mask in content.packed.items()}
     with writing(path) as temporary, temporary.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        file.writelines(content.packed.values())
+        file.writelines(pieces_of(metadata, packed))
 
 
 def read(path: Path | str) -> Content:

@@ -6,8 +6,8 @@ it follows from the seed and from how they end; a training that was done is read
 under way goes on from its last state.
 
 A state is a safetensors file, `KEY-TRAINING-STEP.safetensors`, without any pickle. The key stands for
-all that determines the run, so that no run takes up the state of another. The header is written here,
-not by the library: a large state goes to disk tensor by tensor, and needs no memory of its own.
+all that determines the run, so that no run takes up the state of another. A large state goes to disk
+tensor by tensor, and needs no memory of its own.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ from torch import Tensor
 
 from aprune.errors import ApruneWarning, FileError
 from aprune.files import check_ordinary, printable, writing
+from aprune.tensor_file import octets_of, pieces_of
 
 INTERVAL = 30.0
 """Seconds from one state of a training to the next, at the least."""
@@ -46,18 +47,6 @@ _SPEED, _LATENCY = 5e8, 0.01  # bytes a second, and seconds, before anything was
 _CHUNK = 2**24  # bytes
 _TO_CHECKSUM = b'{"__metadata__":{"checksum":"'
 _NO_CHECKSUM = "0" * 8
-_KINDS = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 # What reading something damaged, or of another network, can end in.
 _DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError)
 
@@ -312,7 +301,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     whole = hashlib.sha256()
     for name, tensor in tensors.items():
         whole.update(json.dumps([name, list(tensor.shape), str(tensor.dtype)]).encode())
-        whole.update(_bytes_of(tensor))
+        whole.update(octets_of(tensor))
     return whole.hexdigest()
 
 
@@ -340,27 +329,17 @@ def part_of(state: Mapping[str, Any], prefix: str) -> State:
 def _write(file: BinaryIO, key: str, state: State) -> None:
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     rest = {name: value for name, value in state.items() if name not in tensors}
-    header: dict[str, Any] = {
-        "__metadata__": {
-            "checksum": _NO_CHECKSUM,  # of all the other bytes, and known when they are written
-            "format": _FORMAT,
-            "version": _VERSION,
-            "key": key,
-            "state": json.dumps(rest),
-        }
+    metadata = {
+        "checksum": _NO_CHECKSUM,  # of all the other bytes, and known when they are written
+        "format": _FORMAT,
+        "version": _VERSION,
+        "key": key,
+        "state": json.dumps(rest),
     }
-    end = 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.nbytes
-        kind, shape = _KINDS[tensor.dtype], list(tensor.shape)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little"))
-    file.write(text)
-    checksum = _checksum_of_header(text)
-    for tensor in tensors.values():
-        octets = _bytes_of(tensor)
+    pieces = pieces_of(metadata, tensors)
+    file.write(head := next(pieces))
+    checksum = _checksum_of_header(head[8:])
+    for octets in pieces:
         checksum = zlib.crc32(octets, checksum)
         file.write(octets)
     file.seek(8 + len(_TO_CHECKSUM))
@@ -395,11 +374,6 @@ def _read(path: Path, key: str) -> State:
 def _checksum_of_header(text: bytes) -> int:
     begin = len(_TO_CHECKSUM)
     return zlib.crc32(text[begin + len(_NO_CHECKSUM) :], zlib.crc32(text[:begin]))
-
-
-def _bytes_of(tensor: Tensor) -> Any:
-    """Return the bytes of a tensor in row-major order, without a copy if it lies so on the CPU."""
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
 
 
 def _warn(text: str) -> None:
