@@ -1,6 +1,7 @@
 """What several test files build their cases from."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ def other_world(channels: int = 3, size: int = 12, classes: int = 5) -> Task:
     labels = torch.arange(40) % classes
     names = tuple(f"kind {k}" for k in range(classes))
     return Task("other", pixels, labels, pixels, labels, names, Augment(True, 1), {"data": "made"})
+
+
+def torchrun(processes: int, *words: str) -> list[str]:
+    """The command that starts some processes of this machine as one team."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*launcher, "--nproc-per-node", str(processes), *words]
 
 
 Change = Callable[[dict[str, Tensor], dict[str, Any]], None]

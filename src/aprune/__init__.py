@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from aprune.tasks import Task, load_task
     from aprune.trained import Trained, load_model
     from aprune.training import Recipe
+    from aprune.training.ranks import joined
 
 try:
     __version__ = version("aprune")
@@ -74,6 +75,7 @@ __all__ = [
     "build_parent",
     "find",
     "find_connections",
+    "joined",
     "load_model",
     "load_task",
     "parent_names",
@@ -99,6 +101,7 @@ _HOMES = {
     "tasks": ("Task", "load_task"),
     "trained": ("Trained", "load_model"),
     "training": ("Recipe",),
+    "training.ranks": ("joined",),
 }
 
 

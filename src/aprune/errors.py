@@ -32,6 +32,10 @@ class TrainingError(ApruneError):
     """A training went wrong: its loss is not finite."""
 
 
+class RankError(ApruneError):
+    """Processes that train together have lost each other, or no longer hold the same numbers."""
+
+
 class FileError(ApruneError):
     """A file could not be read or written."""
 

@@ -20,6 +20,7 @@ from aprune.trained import Trained, name_of
 from aprune.training import Curve, EngineName, Recipe, choose_device, describe_settings, evaluate
 from aprune.training.checkpoint import checkpointed
 from aprune.training.network import Parent, describe_training, network_for
+from aprune.training.ranks import current_team
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,8 @@ def search(
             outcome = method.search(problem)
     except TrainingError as error:
         raise SearchError(f"the search died: {error}") from error
+    for masks in outcome.masks.values():  # passes over images may round otherwise elsewhere
+        current_team().hand_out(masks.values())
     accuracy = evaluate(model, task.to(place_at)) if outcome.trained else None
     origin = {
         "aprune": aprune.__version__,

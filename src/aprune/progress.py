@@ -60,6 +60,21 @@ def bar(title: str, total: int, *, show: bool | None = None) -> Iterator[Advance
         _inside.reset(token)
 
 
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Show no bar within the block, unless one is asked for.
+
+    Example:
+        >>> with silent(), bar("counting", 3) as advance:
+        ...     advance(3)
+    """
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
 class Clock:
     """Knows how long each kind of work lasts, and whether there is time for more of it.
 

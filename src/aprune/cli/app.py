@@ -11,9 +11,10 @@ import typer
 
 from aprune.cli import bound, compare, data, demo, find, methods, reproduce, show, transfer
 from aprune.cli.output import complain, one_line
-from aprune.errors import ApruneError, ApruneWarning
+from aprune.errors import ApruneError, ApruneWarning, SettingError
 
 UNEXPECTED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+TOGETHER = ("find", "transfer")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     ending = _Ending(active=is_process)
     command = typer.main.get_command(make_app())
+    quiet = _is_told_by_another(None)
     try:
         # Wherever it stands: who saw an error adds it at the end of the line.
         arguments = [word for word in given if word != "--debug"] or ["--help"]
@@ -46,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             status = command.main(arguments, prog_name="aprune", standalone_mode=False) or 0
         sys.stdout.flush()
-    except _Terminated:
-        status = TERMINATED
+    except _Terminated as error:
+        status, quiet = TERMINATED, _is_told_by_another(error)
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception as error:
@@ -56,11 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _close_quietly()
             if debug and not _is_usage(error):
                 raise
-            return _report(error)
+            return _report(error, quiet=_is_told_by_another(error))
         status = ending.status
     if status in (INTERRUPTED, TERMINATED):
         what = "interrupted" if status == INTERRUPTED else "terminated"
-        complain(f"{what}; nothing was half-written")
+        if not quiet:
+            complain(f"{what}; nothing was half-written")
         if is_process:
             # An interrupt while a library is loading leaves a mark in Python by which it would end
             # itself with a signal after all.
@@ -135,7 +138,8 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     if issubclass(category, ApruneWarning):
-        complain(one_line(message))
+        if not _is_told_by_another(None):
+            complain(one_line(message))
     else:
         _show_other(message, category, filename, lineno, file, line)
 
@@ -149,6 +153,7 @@ def _print_version(wanted: bool) -> None:
 
 
 def _start(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -160,21 +165,43 @@ def _start(
     ] = False,
 ) -> None:
     """Find small architectures inside large networks and carry them to new tasks."""
+    del version, debug  # seen to by now
+    verb = context.invoked_subcommand
+    if os.environ.get("WORLD_SIZE", "1") != "1" and verb not in TOGETHER:
+        raise SettingError(
+            f"aprune {verb} was started by torchrun: only {' and '.join(TOGETHER)} can be done by"
+            " several processes together; start it alone"
+        )
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, *, quiet: bool) -> int:
+    status, text = _explain(error)
+    if not quiet:
+        complain(text)
+    return status
+
+
+def _explain(error: Exception) -> tuple[int, str]:
+    """Return the exit status and the line that belong to an error."""
     if isinstance(error, ApruneError):
-        complain(one_line(error))
-        return WRONG_INPUT
+        return WRONG_INPUT, one_line(error)
     if _is_usage(error):
         context = getattr(error, "ctx", None)
         place = context.command_path if context else "aprune"
         message = one_line(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
-        complain(f"{message[:1].lower()}{message[1:]}; see {place} --help")
-        return WRONG_INPUT
+        return WRONG_INPUT, f"{message[:1].lower()}{message[1:]}; see {place} --help"
     reason = one_line(f"{type(error).__name__}: {error}").rstrip(": ")
-    complain(f"something unexpected broke ({reason}); run it with --debug to see where")
-    return UNEXPECTED
+    return (
+        UNEXPECTED,
+        f"something unexpected broke ({reason}); run it with --debug to see where",
+    )
+
+
+def _is_told_by_another(error: BaseException | None) -> bool:
+    """Tell whether another of several processes says what has happened (see `training.ranks`)."""
+    one_of_several = os.environ.get("WORLD_SIZE", "1") != "1"
+    later = one_of_several and os.environ.get("RANK", "0") != "0"
+    return bool(getattr(error, "told_by_another", later))
 
 
 def _is_usage(error: Exception) -> bool:

@@ -79,6 +79,7 @@ def find(
     from aprune.tasks import load_task
     from aprune.training import Recipe, choose_device
     from aprune.training.checkpoint import remove_checkpoint
+    from aprune.training.ranks import joined
 
     chosen = make_method(method, settings or [])
     sparsities = option.read_sparsities(sparsity)
@@ -87,12 +88,13 @@ def find(
     option.check_parent(parent)
     choose_device(device)
     drawn = option.read_classes(classes)
-    with output_folder(out):
-        data = load_task(task, classes=drawn, images=images, size=size, seed=seed)
+    with joined(device) as team, output_folder(out, mine=team.first):
+        with team.in_turn():
+            data = load_task(task, classes=drawn, images=images, size=size, seed=seed)
         start = f"{path_safe(parent)}-{path_safe(data.name)}-{method}"
         stems = [out / f"{start}-{s}-seed{seed}" for s in sparsities]
         check_replaceable(*(_add(stem, end) for stem in stems for end in (ARCHITECTURE, MODEL)))
-        checkpoint = checkpoint_folder(out, f"{start}-seed{seed}", fresh=fresh)
+        checkpoint = checkpoint_folder(out, f"{start}-seed{seed}", fresh=fresh and team.first)
         found = search(
             parent,
             data,
@@ -106,9 +108,10 @@ def find(
             device=device,
             checkpoint=checkpoint,
         )
-        _save(found, stems)
-        remove_checkpoint(checkpoint)
-    _print(found, stems, as_json=json)
+        if team.first:
+            _save(found, stems)
+            remove_checkpoint(checkpoint)
+            _print(found, stems, as_json=json)
 
 
 def _add(stem: Path, ending: str) -> Path:

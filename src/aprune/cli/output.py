@@ -92,12 +92,17 @@ def path_safe(text: str) -> str:
 
 
 @contextlib.contextmanager
-def output_folder(folder: Path) -> Iterator[Path]:
+def output_folder(folder: Path, *, mine: bool = True) -> Iterator[Path]:
     """Make sure that files can be written in `folder` before the work begins.
 
-    If the work then fails, folders that were made for it and are empty go away again.
+    If the work then fails, folders that were made for it and are empty go away again. Nothing is done
+    if it is not `mine`, but another process's.
     """
     from aprune.files import check_writable
+
+    if not mine:
+        yield folder
+        return
 
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:

@@ -97,6 +97,7 @@ def transfer(
     from aprune.trained import load_model
     from aprune.training import Recipe, choose_device
     from aprune.training.checkpoint import remove_checkpoint
+    from aprune.training.ranks import joined
 
     architecture = _load(file, dense=dense, parent=parent)
     name = _name_parent(architecture, file, parent)
@@ -106,11 +107,14 @@ def transfer(
     drawn = option.read_classes(classes)
     start = None if start_from is None else load_model(start_from, parent)
     with contextlib.ExitStack() as stack:
+        team = stack.enter_context(joined(device))
         if out is not None:
             check_replaceable(out)
-            stack.enter_context(output_folder(out.parent))
-        data = load_task(task, classes=drawn, images=images, size=size, seed=seed)
-        checkpoint = _checkpoint(out, f"{name}-{data.name}-seed{seed}", fresh=fresh)
+            stack.enter_context(output_folder(out.parent, mine=team.first))
+        with team.in_turn():
+            data = load_task(task, classes=drawn, images=images, size=size, seed=seed)
+        place = f"{name}-{data.name}-seed{seed}"
+        checkpoint = _checkpoint(out, place, fresh=fresh and team.first)
         result = transfer(
             architecture,
             name,
@@ -125,15 +129,16 @@ def transfer(
             device=device,
             checkpoint=checkpoint,
         )
-        if out is not None:
-            result.save(out)
-        if checkpoint is not None:
-            remove_checkpoint(checkpoint)
-    summary = _describe(result, data, out)
-    if json:
-        print_json(summary)
-    else:
-        _print(summary, data)
+        if team.first:
+            if out is not None:
+                result.save(out)
+            if checkpoint is not None:
+                remove_checkpoint(checkpoint)
+            summary = _describe(result, data, out)
+            if json:
+                print_json(summary)
+            else:
+                _print(summary, data)
 
 
 def _checkpoint(out: Path | None, otherwise: str, *, fresh: bool) -> Path | None:

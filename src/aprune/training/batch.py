@@ -5,7 +5,7 @@ its own. So the same seed gives the same batches whatever runs the step, and a c
 random numbers for its data.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +35,18 @@ class Draw:
     def __getitem__(self, step: int) -> "Draw":
         """Return one of several batches."""
         return Draw(*(tensor[step] for tensor in self.tensors()))
+
+    def part(self, which: slice) -> "Draw":
+        """Return some of the images of one batch."""
+        return self._each(lambda tensor: tensor[which])
+
+    def flipped(self) -> "Draw":
+        """Return one batch in reverse order."""
+        return self._each(lambda tensor: tensor.flip(0))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Draw":
+        index, rows, columns, mirror, share = self.tensors()
+        return Draw(change(index), change(rows), change(columns), change(mirror), share)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the five tensors."""

@@ -29,9 +29,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from aprune.errors import ApruneWarning, FileError
+from aprune.errors import ApruneError, ApruneWarning, FileError
 from aprune.files import check_ordinary, printable, writing
 from aprune.tensor_file import octets_of, pieces_of
+from aprune.training.ranks import current_team
 
 INTERVAL = 30.0
 """Seconds from one state of a training to the next, at the least."""
@@ -188,11 +189,12 @@ class Keeper:
 
     def __init__(self, training: Resumable, checkpoint: Checkpoint | None, beside: int = 1) -> None:
         self._training, self._checkpoint, self._beside = training, checkpoint, beside
+        self._team = current_team()
         self._written = -1  # the last step of which there is a state
         if checkpoint is None:
             return
         self._number, checkpoint.trainings = checkpoint.trainings, checkpoint.trainings + 1
-        if checkpoint.resume(self._number, training.load_state):
+        if self._resume(checkpoint):
             self._written = training.step
         self._cost = _LATENCY + training.size() / _SPEED
         self._begin = self._last = time.monotonic()
@@ -201,6 +203,22 @@ class Keeper:
     def of(cls, training: Resumable) -> Self:
         """Keep the next training of the run that is under way, if it is to be kept."""
         return cls(training, _current.get())
+
+    def _resume(self, checkpoint: Checkpoint) -> bool:
+        """Go on from where it was stopped; the first of several processes knows where that is."""
+        taken: State | None = None
+
+        def load(state: State) -> None:
+            nonlocal taken
+            self._training.load_state(state)
+            taken = state
+
+        if self._team.first:
+            checkpoint.resume(self._number, load)
+        handed = self._team.hand_out_state(taken)
+        if handed is not None and not self._team.first:
+            self._training.load_state(handed)
+        return handed is not None
 
     @property
     def active(self) -> bool:
@@ -212,7 +230,7 @@ class Keeper:
 
         A training that was too short for the cost of it is not kept when it is done, but done again.
         """
-        if self._checkpoint is None:
+        if self._checkpoint is None or not self._team.first:
             return
         wait = self._cost * self._beside / SHARE
         clock = time.monotonic()
@@ -246,6 +264,11 @@ class Signals:
         """Return whether a signal has come."""
         return self._pending is not None
 
+    def expect(self) -> None:
+        """Act as if asked to end, since another process was."""
+        if self._active and self._pending is None:
+            self._pending = signal.SIGTERM
+
     def deliver(self) -> None:
         """Pass on a signal that has come."""
         if self._pending is None:
@@ -266,9 +289,9 @@ class Signals:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give their place back, and what has come."""
+        """Give their place back, and what has come, unless there is something worse to tell."""
         self._restore()
-        if self._pending is not None:
+        if self._pending is not None and not isinstance(error, ApruneError):
             signal.raise_signal(self._pending)
 
     def _install(self) -> None:

@@ -19,6 +19,7 @@ from torch import nn
 from aprune.errors import SettingError
 from aprune.files import cache_folder
 from aprune.training.fused import obstacle
+from aprune.training.ranks import current_team
 
 Level = Literal["eager", "captured", "fused", "compiled"]
 EngineName = Literal["auto", "eager", "captured", "fused", "compiled"]
@@ -44,7 +45,9 @@ def choose_engine(asked: EngineName, model: nn.Module, steps: int) -> Level:
         raise SettingError(
             f"unknown engine {asked!r}: expected one of {', '.join(get_args(EngineName))}"
         )
-    device = next(model.parameters()).device
+    device, team = next(model.parameters()).device, current_team()
+    if not team.alone and asked in ("auto", "eager"):
+        return "eager"
     if asked == "auto":
         if device.type != "cuda":
             return "eager"
@@ -52,7 +55,9 @@ def choose_engine(asked: EngineName, model: nn.Module, steps: int) -> Level:
             return "captured"
         return "compiled" if steps >= _WORTH_COMPILING else "fused"
     against = None
-    if asked in ("captured", "compiled") and device.type != "cuda":
+    if not team.alone:
+        against = f"{team.size} processes train it together"
+    elif asked in ("captured", "compiled") and device.type != "cuda":
         against = f"its weights are on {device}, not on a GPU"
     elif asked in ("fused", "compiled"):
         against = obstacle(model)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from aprune.errors import TrainingError
+from aprune.errors import SettingError, TrainingError
 from aprune.initialise import RandomNumbers
 from aprune.maths.schedules import find_schedule
 from aprune.progress import bar
@@ -21,10 +21,13 @@ from aprune.training.batch import BLOCK, Draw, Images, draw_blocks
 from aprune.training.checkpoint import Keeper, Signals, State, part_of, with_prefix
 from aprune.training.device import mixed_precision
 from aprune.training.engine import Engine, Level, compile_network
+from aprune.training.ranks import current_team
 from aprune.training.recipe import Recipe
 from aprune.training.update import PlainUpdate, Update
+from aprune.training.whole_batch import whole_batches
 
 _LOOK_EVERY = 25  # steps between two looks at the loss, each of which waits for the device
+_COMPARE_EVERY = 500  # steps after which processes that train together compare what they hold
 
 
 class Hook:
@@ -182,13 +185,14 @@ class Training:
     ) -> None:
         self._hooks = hooks
         self._model = model
+        self._team = current_team()
         network = compile_network(model) if engine == "compiled" else model
         update = update or PlainUpdate(model, recipe)
         self._loop = _Loop(network, task, recipe, hooks, update)
         self._engine = Engine(
             self._loop.step,
             self._loop.device,
-            captures=engine != "eager",
+            captures=engine != "eager" and self._team.alone,
             settle=update.settle,
         )
         self.numbers = RandomNumbers(self._loop.device, seed=0)
@@ -206,10 +210,13 @@ class Training:
 
     def run(self, title: str, progress: bool | None = None) -> Curve:
         """Do all steps, or those that are left of a run that was stopped, under a progress bar."""
-        keeper = Keeper.of(self)
+        team, keeper = self._team, Keeper.of(self)
+        if self.step == 0:
+            team.hand_out(self._tensors().values())
         with (
             self.numbers.resumed(),
-            Signals(active=keeper.active) as signals,
+            Signals(active=keeper.active or not team.alone) as signals,
+            whole_batches(self._model, team, self._loop.batch),
             bar(title, self._recipe.steps, show=progress) as advance,
         ):
             shown = self.step
@@ -220,6 +227,10 @@ class Training:
                     loss = self.check()
                     advance(self.step - shown, note=f"loss {loss:.3f}")
                     shown = self.step
+                if self.step % _COMPARE_EVERY == 0 or self.done:
+                    team.check_same(self._tensors().values(), f"after {self.step} steps")
+                if team.any(signals.pending):  # all of them end with the same step
+                    signals.expect()
                 keeper.look(now=signals.pending)
                 signals.deliver()
         return self.finish()
@@ -326,7 +337,13 @@ class _Loop:
         self.device = task.train_labels.device
         self.images = Images(task, augment=recipe.augment)
         self.losses = torch.zeros(recipe.steps, device=self.device)
-        batch = min(recipe.batch, len(task.train_labels))
+        self.batch = batch = min(recipe.batch, len(task.train_labels))
+        self._team, self._mine = current_team(), current_team().share(batch)
+        if batch < self._team.size:
+            raise SettingError(
+                f"a batch of {batch} images is too small for {self._team.size} processes: expected an"
+                " image for each"
+            )
         self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._draws = torch.zeros((BLOCK, 4, batch), dtype=torch.int64, device=self.device)
         self._rates = torch.zeros((BLOCK, 2), device=self.device)
@@ -359,16 +376,17 @@ class _Loop:
         self.update.forget()
         draw, lr = self._look_up()
         self.update.lr.copy_(lr)
-        x, y = self.images.take(draw)
         with mixed_precision(self.device):
-            loss = self._mixed_loss(x, y, draw) if self.recipe.mixup else self._loss(x, y)
+            loss = self._mixed_loss(draw) if self.recipe.mixup else self._loss(draw)
         loss.backward()
+        loss = loss.detach()
+        self._team.add([loss, *self._gradients()])
         for hook in self.hooks:
             hook.on_gradient()
         self.update.move()
         for hook in self.hooks:
             hook.on_update()
-        self.losses.index_copy_(0, self._step, loss.detach().reshape(1).to(self.losses.dtype))
+        self.losses.index_copy_(0, self._step, loss.reshape(1).to(self.losses.dtype))
         self._step += 1
 
     def _look_up(self) -> tuple[Draw, Tensor]:
@@ -378,14 +396,31 @@ class _Loop:
         share, lr = self._rates.index_select(0, here)[0].unbind()
         return Draw(index, rows, columns, mirror.bool(), share), lr
 
-    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(self.model(x), y)
+    def _loss(self, draw: Draw) -> Tensor:
+        x, y = self._take(draw)
+        return self._weigh(nn.functional.cross_entropy(self.model(x), y))
 
-    def _mixed_loss(self, x: Tensor, y: Tensor, draw: Draw) -> Tensor:
+    def _mixed_loss(self, draw: Draw) -> Tensor:
         """Lay over each image another of the batch, and ask for both labels in the same shares."""
-        scores = self.model(x.lerp(x.flip(0), draw.share))
-        losses = [nn.functional.cross_entropy(scores, labels) for labels in (y, y.flip(0))]
-        return losses[0].lerp(losses[1], draw.share)
+        x, y = self._take(draw)
+        over, labels = (x.flip(0), y.flip(0)) if self._team.alone else self._take(draw.flipped())
+        scores = self.model(x.lerp(over, draw.share))
+        losses = [nn.functional.cross_entropy(scores, wanted) for wanted in (y, labels)]
+        return self._weigh(losses[0].lerp(losses[1], draw.share))
+
+    def _take(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        """Return the images and labels of a batch, or this process's share of them."""
+        return self.images.take(draw if self._team.alone else draw.part(self._mine))
+
+    def _weigh(self, mean: Tensor) -> Tensor:
+        """Return what the mean over a share brings to that over the whole batch."""
+        mine = self._mine.stop - self._mine.start
+        return mean if self._team.alone else mean * (mine / self.batch)
+
+    def _gradients(self) -> list[Tensor]:
+        """Return all gradients; those of a mask belong to buffers."""
+        tensors = itertools.chain(self.model.parameters(), self.model.buffers())
+        return [tensor.grad for tensor in tensors if tensor.grad is not None]
 
 
 def _check(losses: Sequence[float], recipe: Recipe) -> None:

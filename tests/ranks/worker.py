@@ -1,0 +1,117 @@
+"""What every process of a team does in the tests; alone it is the reference.
+
+    torchrun --nproc-per-node 2 tests/ranks/worker.py FOLDER
+
+Each process writes what it holds to FOLDER/RANK.json, as hashes, and the first one all numbers of the
+cases to FOLDER/numbers.safetensors.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+import aprune as ap
+from aprune.errors import RankError
+from aprune.methods.attached import Search
+from aprune.tensor_file import pieces_of
+from aprune.training.checkpoint import digest
+from aprune.training.ranks import Team, joined
+
+DIGITS = ap.load_task("digits")
+FEW = 8
+"""Steps of w after which those of networks with norms are compared: then rounding is amplified."""
+
+
+class Dropping(nn.Module):
+    """One number dropped at a time, and whole channels."""
+
+    def __init__(self, task: ap.Task) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 16, 3, padding=1)
+        self.channels, self.single = nn.Dropout2d(0.2), nn.Dropout(0.5)
+        self.fc = nn.Linear(16 * 64, task.num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.single(self.channels(self.conv(x).relu()).flatten(1)))
+
+
+def search(parent: Any, *, norms: bool = False, **changes: Any) -> dict[str, Tensor]:
+    """Return w when it has moved for the last time, or the first few times, and the masks."""
+    moved: list[dict[str, Tensor]] = []
+    after = Search.after
+
+    def look(self: Search, step: int) -> None:
+        before = {name: w.detach().clone() for name, w in self.w.items()}
+        if self.moving and (not norms or len(moved) < FEW):
+            moved.append(before)
+        after(self, step)
+
+    recipe = ap.Recipe(steps=60, lr=0.05, **changes)
+    with patch.object(Search, "after", look):
+        found = ap.find(parent, DIGITS, ap.AP(), sparsity=0.9, recipe=recipe, device="cpu")
+    numbers = {f"w.{name}": w for name, w in moved[-1].items()}
+    return numbers | ({} if norms else {f"mask.{n}": m for n, m in found.masks().items()})
+
+
+def retrain() -> dict[str, Tensor]:
+    architecture = ap.find("conv_bn", DIGITS, ap.Random(), sparsity=0.8)
+    recipe = ap.Recipe(steps=20, lr=0.05, batch=61, mixup=0.5)  # 61: shares of unequal size
+    result = ap.transfer(architecture, "conv_bn", DIGITS, recipe=recipe, device="cpu")
+    return dict(result.model.state_dict())
+
+
+def grow() -> dict[str, Tensor]:
+    recipe = ap.Recipe(steps=60, lr=0.05)
+    found = ap.find("mlp", DIGITS, ap.RigL(), sparsity=0.9, recipe=recipe, device="cpu")
+    return dict(found.masks())
+
+
+CASES: dict[str, Callable[[], dict[str, Tensor]]] = {
+    "mlp": lambda: search("mlp"),
+    "dropout": lambda: search(Dropping),
+    "norms": lambda: search("conv_bn", norms=True, batch=61, mixup=0.5),
+    "retraining": retrain,
+    "rigl": grow,
+}
+
+
+def complain(team: Team) -> str:
+    """Return what is said when one process holds another number."""
+    numbers = torch.ones(5) + (torch.arange(5) == 3) * float(team.rank == 1) * 1e-7
+    try:
+        team.check_same([torch.zeros(2), numbers], "in a test")
+    except RankError as error:
+        return str(error)
+    return ""
+
+
+def main(folder: Path) -> None:
+    with joined("cpu") as team:
+        held = {name: do() for name, do in CASES.items()}
+        state = {"step": 3, "weight": torch.arange(3.0), "flags": torch.tensor([True, False])}
+        handed = team.hand_out_state(state if team.first else None)
+        assert handed is not None
+        about = {
+            "rank": team.rank,
+            "digests": {name: digest(numbers) for name, numbers in held.items()},
+            "complaint": complain(team),
+            "votes": [team.any(team.rank == 1), team.any(False)],
+            "handed": {n: v.tolist() if isinstance(v, Tensor) else v for n, v in handed.items()},
+            "nothing": team.hand_out_state(None),
+        }
+    about["threads"] = sorted(path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+    (folder / f"{team.rank}.json").write_text(json.dumps(about))
+    if team.first:
+        whole = {f"{case}/{n}": v for case, numbers in held.items() for n, v in numbers.items()}
+        with (folder / "numbers.safetensors").open("wb") as file:
+            file.writelines(pieces_of({}, whole))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
