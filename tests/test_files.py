@@ -1,13 +1,95 @@
-"""Files are whole, as they were, or not there at all."""
+"""Files are whole, as they were, or not there at all; and what one process is at, no other does."""
 
+import contextlib
+import errno
+import fcntl
 import os
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from aprune.errors import FileError
-from aprune.files import check_writable, writing
+from aprune.files import check_writable, claimed, writing
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from aprune.files import claimed
+with claimed(Path(sys.argv[1])) as mine:
+    print(mine, flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def held_by_another(path: Path) -> "Iterator[subprocess.Popen[str]]":
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_claim_is_one_processs(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints" / "run" / "claim"
+    with held_by_another(path):
+        with claimed(path) as mine:
+            assert not mine
+        assert path.exists()  # it is still the other's
+
+
+def test_a_claim_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints" / "run" / "claim"
+    with held_by_another(path) as process:
+        process.kill()
+        process.wait()
+    assert path.exists()  # a stale one
+    with claimed(path) as mine:
+        assert mine
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_claimed_anew_is_not_taken_for_the_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening and locking, the one before gives back, and another one claims."""
+    path, lock = tmp_path / "claim", fcntl.flock
+    path.touch()
+    with contextlib.ExitStack() as other:
+
+        def slow(handle: int, how: int) -> None:
+            monkeypatch.setattr(fcntl, "flock", lock)
+            path.unlink()
+            assert other.enter_context(claimed(path))
+            lock(handle, how)
+
+        monkeypatch.setattr(fcntl, "flock", slow)
+        with claimed(path) as mine:
+            assert not mine
+
+
+def test_where_there_are_no_locks_all_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with claimed(tmp_path / "claim") as mine, claimed(tmp_path / "claim") as again:
+        assert mine
+        assert again
+    monkeypatch.undo()
+    (tmp_path / "folder" / "claim").mkdir(parents=True)
+    with claimed(tmp_path / "folder" / "claim") as mine:
+        assert mine
 
 
 def test_a_file_appears_when_the_block_ends(tmp_path: Path) -> None:

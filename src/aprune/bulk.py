@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +32,7 @@ def transfer_many(
     engine: EngineName = "auto",
     progress: bool | None = None,
     time_limit: float | None = None,
+    may_start: Callable[[Retraining], bool] = lambda _: True,
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
     """Do many retrainings: those of one shape on one captured step, and several at a time.
 
@@ -48,11 +49,13 @@ def transfer_many(
         progress: Whether to show a bar; None shows it on a terminal.
         time_limit: Seconds after which nothing more is started, and nothing that would probably
             last longer.
+        may_start: Asked of each when its turn has come; what it refuses is left out.
 
     Yields:
         Each retraining with its result, or with the error that ended it, as soon as it is done. A
         result holds a network on the device: let go of those that you do not need. They come
-        shape by shape, and otherwise in the order given. What the time did not suffice for is missing.
+        shape by shape, and otherwise in the order given. What the time did not suffice for, or was
+        refused, is missing.
 
     Example:
         >>> from aprune import Random, Recipe, find, load_task
@@ -69,7 +72,7 @@ def transfer_many(
         groups.setdefault(_shape(retraining), []).append(retraining)
     with bar("retraining", len(retrainings), show=progress) as advance:
         for group in groups.values():
-            for done in _do_group(group, where, lanes, engine, clock):
+            for done in _do_group(group, where, lanes, engine, clock, may_start):
                 advance(1)
                 yield done
 
@@ -95,6 +98,7 @@ def _do_group(
     lanes: int | None,
     engine: EngineName,
     clock: Clock,
+    may_start: Callable[[Retraining], bool],
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
     made: list[Lane] = []
     left, number = list(group), lanes or 1
@@ -103,6 +107,8 @@ def _do_group(
         with clock.timing("retraining"), contextlib.ExitStack() as stack:
             while left and len(together) < number:
                 retraining = left.pop(0)
+                if not may_start(retraining):
+                    continue
                 if len(together) == len(made):
                     lane = _make_lane(retraining, where, engine, len(group))
                     made.append(lane)

@@ -9,6 +9,11 @@ from pathlib import Path
 
 from aprune.errors import FileError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 
 @contextlib.contextmanager
 def writing(path: Path | str) -> Iterator[Path]:
@@ -44,6 +49,41 @@ def writing(path: Path | str) -> Iterator[Path]:
         raise FileError(_reason(path, error)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Let only one process at a time do what `path` stands for.
+
+    The system itself knows who holds a claim, and that a process that has ended holds none: what a
+    killed one leaves behind is a file that is free to be claimed. Where files cannot be locked, all may
+    go on.
+
+    Args:
+        path: A file that stands for the work. It is made, and is gone when the block ends, and so are
+            the two folders above it if nothing else is in them.
+
+    Yields:
+        Whether this process has the claim; if not, another one has it now.
+
+    Example:
+        >>> place = Path(tempfile.mkdtemp()) / "work" / "claim"
+        >>> with claimed(place) as mine, claimed(place) as again:
+        ...     mine, again
+        (True, False)
+        >>> place.parent.exists()
+        False
+    """
+    handle = _try_to_lock(path)
+    if handle is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        if handle >= 0:
+            _forget(path)
+            os.close(handle)
 
 
 def cache_folder() -> Path | None:
@@ -102,6 +142,46 @@ def printable(text: object) -> str:
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
         for c in str(text)
     )
+
+
+def _try_to_lock(path: Path) -> int | None:
+    """Return a handle that holds the lock, -1 where there are no locks, or None if somebody has it."""
+    if fcntl is None:
+        return -1
+    try:
+        while True:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # the folder has just gone: once more
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+                if _lock(path, handle):
+                    return handle
+    except BlockingIOError:
+        return None
+    except OSError:
+        return -1
+
+
+def _lock(path: Path, handle: int) -> bool:
+    """Lock an open file; False if another one has come to be at `path` meanwhile."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), path.stat()):
+            return True
+    except FileNotFoundError:
+        pass
+    except OSError:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return False
+
+
+def _forget(path: Path) -> None:
+    """Remove a file, and its folder and the one above if they are empty."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()
+        path.parent.parent.rmdir()
 
 
 def _reason(path: Path, error: OSError) -> str:

@@ -6,7 +6,7 @@ chosen for each method and sparsity on a held-out part of the new task's trainin
 are looked at once, at the end.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ import torch
 from aprune.experiments import cost, matrix, report, style
 from aprune.experiments.accuracy import draw_accuracy
 from aprune.experiments.densities import draw_densities
+from aprune.experiments.launch import Here, Launcher
 from aprune.experiments.plan import DENSE, Arm, Comparison, Plan, TaskChoice, Trial
-from aprune.experiments.retrain import retrain_all
 from aprune.experiments.run import SearchRun, TransferRun
 from aprune.experiments.store import Store
 from aprune.files import check_writable, writing
@@ -40,6 +40,7 @@ def compare(
     progress: bool | None = None,
     time_limit: float | None = None,
     fresh: bool = False,
+    launcher: Launcher | None = None,
 ) -> "pd.DataFrame":
     """Do a comparison, or what is left of it, and write rows, a table and figures.
 
@@ -48,7 +49,8 @@ def compare(
     are (`densities`, with rows).
 
     Every search and retraining is kept under `out` as soon as it is done and never done again, and its
-    state is written while it is under way, so that the same call resumes after an interruption.
+    state is written while it is under way, so that the same call resumes after an interruption. Several
+    processes may do the same comparison at a time: they share its runs.
 
     Args:
         comparison: What to do.
@@ -59,6 +61,7 @@ def compare(
         time_limit: Seconds after which nothing more is started, and nothing that would probably
             last longer; what is missing is done by the next call.
         fresh: Whether to do again what is there; a `store` says that for itself.
+        launcher: Where runs are done; None does them here, on `device`.
 
     Returns:
         One row for each method, sparsity and seed. A retraining that diverged, or whose search died,
@@ -78,7 +81,8 @@ def compare(
 
     out = check_writable(out)
     store = store or Store(out, fresh=fresh)
-    work = _Work(comparison, store, choose_device(device), time_limit)
+    launcher = launcher or Here(choose_device(device))
+    work = _Work(comparison, store, launcher, time_limit)
     with bar(comparison.figure or "comparison", work.size, show=progress) as advance:
         complete = work.do_all(advance)
     frame = pd.DataFrame(work.rows, columns=list(_COLUMNS)).astype(_COLUMNS)
@@ -135,10 +139,10 @@ class _Work:
     """The runs of a comparison in the order of their worth, and the rows that they give."""
 
     def __init__(
-        self, comparison: Comparison, store: Store, device: torch.device, limit: float | None
+        self, comparison: Comparison, store: Store, launcher: Launcher, limit: float | None
     ) -> None:
-        self.comparison, self.store, self.device = comparison, store, device
-        self.plan = Plan(comparison, device)
+        self.comparison, self.store, self.launcher = comparison, store, launcher
+        self.plan = Plan(comparison, launcher.device)
         self.rows: list[dict[str, Any]] = []
         self._clock = Clock(limit)
         self._known: dict[SearchRun | TransferRun, dict[str, Any]] = {}
@@ -162,8 +166,7 @@ class _Work:
         chosen = self._choose_trials()
         if chosen is None:
             return False
-        for seed in self.comparison.seeds:
-            self._search(seed)
+        self._search(self.comparison.seeds)
         finals = [
             (arm, self.plan.final(arm, seed, trial))
             for seed in self.comparison.seeds
@@ -202,8 +205,7 @@ class _Work:
         trials = self.plan.trials()
         if len(trials) == 1:
             return dict.fromkeys(c.arms(), trials[0])
-        for seed in c.tuning_seeds:
-            self._search(seed)
+        self._search(c.tuning_seeds)
         runs = {
             (arm, trial): [self.plan.tuning(arm, seed, trial) for seed in c.tuning_seeds]
             for arm in c.arms()
@@ -251,34 +253,22 @@ class _Work:
             "diverged": result["failed"] is not None,
         }
 
-    def _search(self, seed: int) -> None:
-        """Do the searches of one seed, or look them up."""
-        for method in self.comparison.methods:
-            run = self.plan.search(method, seed)
-            if run is None or run in self._known:
-                continue
-            result = run.look(self.store)
-            if result is None and self._clock.may_start("search"):
-                with self._clock.timing("search"):
-                    result = run.do(self.store, self.device)
-            if result is None:
-                self._stop()
-            else:
-                self._note(run, result)
+    def _search(self, seeds: Sequence[int]) -> None:
+        """Do the searches of some seeds, or look them up."""
+        runs = (self.plan.search(m, seed) for seed in seeds for m in self.comparison.methods)
+        wanted = [run for run in runs if run is not None and run not in self._known]
+        for run, result in self.launcher.search_all(wanted, self.store, self._clock):
+            self._note(run, result)
+        self._check_all(wanted)
 
     def _retrain(self, runs: Iterable[TransferRun]) -> None:
         """Do retrainings together; those that there is no time for are only looked up."""
         wanted = [run for run in runs if run not in self._known]
-        left = self._clock.left if self._clock.may_start("retraining") else 0.0
-        done = retrain_all(wanted, self.store, self.device, left)
-        while True:
-            with self._clock.timing(
-                "retraining"
-            ):  # the final ones last as long as those for tuning
-                pair = next(done, None)
-            if pair is None:
-                break
-            self._note(*pair)
+        for run, result in self.launcher.retrain_all(wanted, self.store, self._clock):
+            self._note(run, result)
+        self._check_all(wanted)
+
+    def _check_all(self, wanted: Sequence[SearchRun | TransferRun]) -> None:
         if not all(run in self._known for run in wanted):
             self._stop()
 

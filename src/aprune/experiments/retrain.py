@@ -1,6 +1,8 @@
 """Retrainings of an experiment, done together."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +12,11 @@ from aprune.bulk import transfer_many
 from aprune.connections import find_connections, shapes_of
 from aprune.errors import TrainingError
 from aprune.experiments.run import SearchRun, TransferRun, keep
-from aprune.experiments.store import Store
+from aprune.experiments.store import PATIENCE, Store
 from aprune.initialise import initialise
 from aprune.maths.seed import derive_seed
 from aprune.progress import Clock
-from aprune.retraining import Retraining, transfer
+from aprune.retraining import Result, Retraining, transfer
 from aprune.trained import Trained
 from aprune.training.checkpoint import remove_checkpoint
 from aprune.training.network import network_for, outline_for
@@ -28,7 +30,8 @@ def retrain_all(
 ) -> Iterator[tuple[TransferRun, dict[str, Any]]]:
     """Do retrainings together, each once, and keep each result as soon as it is there.
 
-    A retraining that diverges has no accuracy: that is None, and `failed` holds the reason.
+    A retraining that diverges has no accuracy: that is None, and `failed` holds the reason. What another
+    process is at is left to it, and waited for at the end.
 
     Args:
         runs: What to do; what was done before is looked up.
@@ -40,39 +43,77 @@ def retrain_all(
         Each run with its result. What the time did not suffice for is missing.
     """
     clock, starts = Clock(time_limit), Starts(store, device)
-    todo: dict[Retraining, TransferRun] = {}
-    for run in dict.fromkeys(runs):
-        if (known := run.look(store)) is not None:
-            yield run, known
-        elif clock.may_start("search"):  # an architecture that was not kept is searched again
-            found = run.search.architecture(run.sparsity, store, device) if run.search else None
-            start = starts.get(run)
-            if run.search is not None and found is None:
-                yield run, keep(store, run, _result(failed="the search died"), device)
-                continue
-            retraining = Retraining(
-                _prepare(run, found),
-                run.parent,
-                run.task,
-                run.seed,
-                run.recipe,
-                run.init,
-                start_from=start,
-                bare=run.bare,
-                checkpoint=store.checkpoint(run.describe()),
+    left = list(dict.fromkeys(runs))
+    while left:
+        todo: dict[Retraining, TransferRun] = {}
+        for run in left:
+            if (known := run.look(store)) is not None:
+                yield run, known
+            elif clock.may_start("search"):  # an architecture that was not kept is searched again
+                found = run.search.architecture(run.sparsity, store, device) if run.search else None
+                if run.search is not None and found is None:
+                    yield run, keep(store, run, _result(failed="the search died"), device)
+                    continue
+                retraining = Retraining(
+                    _prepare(run, found),
+                    run.parent,
+                    run.task,
+                    run.seed,
+                    run.recipe,
+                    run.init,
+                    start_from=starts.get(run),
+                    bare=run.bare,
+                    checkpoint=store.checkpoint(run.describe()),
+                )
+                todo[retraining] = run
+        claims = _Claims(todo, store)
+        with contextlib.closing(claims):
+            together = transfer_many(
+                list(todo),
+                device=device,
+                progress=False,
+                time_limit=clock.left,
+                may_start=claims.take,
             )
-            todo[retraining] = run
-    together = transfer_many(list(todo), device=device, progress=False, time_limit=clock.left)
-    for retraining, trained in together:
-        if isinstance(trained, TrainingError):
-            result = _result(failed=str(trained))
-        else:
-            result = _result(
-                accuracy=trained.accuracy,
-                train_loss=trained.curve.final(),
-                curve=trained.curve.thinned(),
-            )
-        yield todo[retraining], keep(store, todo[retraining], result, device)
+            for retraining, trained in together:
+                run = todo[retraining]
+                yield run, keep(store, run, _result_of(trained), device)
+                claims.give_back(retraining)
+        left = claims.refused
+        if left:
+            time.sleep(PATIENCE)
+
+
+class _Claims:
+    """Which of some retrainings this process does, and which another one is at.
+
+    Attributes:
+        refused: Those that another process is at, or has just done.
+    """
+
+    def __init__(self, runs: Mapping[Retraining, TransferRun], store: Store) -> None:
+        self.refused: list[TransferRun] = []
+        self._runs, self._store = runs, store
+        self._held: dict[Retraining, contextlib.ExitStack] = {}
+
+    def take(self, retraining: Retraining) -> bool:
+        """Claim a retraining, unless it is another's by now."""
+        run, held = self._runs[retraining], contextlib.ExitStack()
+        if held.enter_context(self._store.claim(run.describe())) and run.look(self._store) is None:
+            self._held[retraining] = held
+            return True
+        held.close()
+        self.refused.append(run)
+        return False
+
+    def give_back(self, retraining: Retraining) -> None:
+        """Let go of a retraining that is done."""
+        self._held.pop(retraining).close()
+
+    def close(self) -> None:
+        """Let go of all."""
+        while self._held:
+            self._held.popitem()[1].close()
 
 
 def _prepare(run: TransferRun, found: Architecture | None) -> Architecture | None:
@@ -84,6 +125,16 @@ def _prepare(run: TransferRun, found: Architecture | None) -> Architecture | Non
         seed = derive_seed(run.seed, "onto")
         return found.spread_onto(shapes, sparsity=run.sparsity, seed=seed)
     return found.shuffle(derive_seed(run.seed, "reshuffle")) if run.reshuffled else found
+
+
+def _result_of(trained: Result | TrainingError) -> dict[str, Any]:
+    if isinstance(trained, TrainingError):
+        return _result(failed=str(trained))
+    return _result(
+        accuracy=trained.accuracy,
+        train_loss=trained.curve.final(),
+        curve=trained.curve.thinned(),
+    )
 
 
 def _result(
@@ -131,21 +182,26 @@ class Starts:
 
     def _dense(self, run: TransferRun) -> Trained:
         """Train the dense parent on the old task, unless that was done before."""
-        kept = self._store.get_network(run.describe(), run.parent)
-        if kept is not None:
+        store, description = self._store, run.describe()
+
+        def look() -> Trained | None:
+            return store.get_network(description, run.parent)
+
+        def do() -> Trained:
+            result = transfer(
+                None,
+                run.parent,
+                run.task,
+                seed=run.seed,
+                recipe=run.recipe,
+                device=self._device,
+                progress=False,
+                checkpoint=store.checkpoint(description),
+            )
+            store.put_network(description, result.trained)
+            remove_checkpoint(store.checkpoint(description))
+            kept = look()
+            assert kept is not None
             return kept
-        result = transfer(
-            None,
-            run.parent,
-            run.task,
-            seed=run.seed,
-            recipe=run.recipe,
-            device=self._device,
-            progress=False,
-            checkpoint=self._store.checkpoint(run.describe()),
-        )
-        self._store.put_network(run.describe(), result.trained)
-        remove_checkpoint(self._store.checkpoint(run.describe()))
-        kept = self._store.get_network(run.describe(), run.parent)
-        assert kept is not None
-        return kept
+
+        return look() or store.do_once(description, look, do)

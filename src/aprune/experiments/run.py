@@ -1,8 +1,8 @@
 """The two kinds of work that experiments consist of, each done once and then looked up."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -16,6 +16,7 @@ from aprune.tasks import Task
 from aprune.trained import Trained
 from aprune.training import Recipe, describe_settings
 
+T = TypeVar("T")
 Start = Literal["fresh", "rewound", "fine_tuned"]
 _VERSION = 3  # raised when the same settings come to mean something else
 
@@ -116,21 +117,26 @@ class SearchRun:
         self, sparsity: float, store: Store, device: torch.device
     ) -> Architecture | None:
         """Return an architecture, searching for it if it is not there; None if the search dies."""
-        kept = store.get_architecture(self._describe_architecture(sparsity))
-        if kept is None and not (self.look(store) or {}).get("failed"):
-            self.do(store, device)
-            kept = store.get_architecture(self._describe_architecture(sparsity))
-        return kept
+        wanted = self._describe_architecture(sparsity)
+        return self._get(lambda: store.get_architecture(wanted), store, device)
 
     def network(self, sparsity: float, store: Store, device: torch.device) -> Trained | None:
         """Return the network with the weights of the search, as `architecture` does."""
         assert self.weights
         wanted = self._describe_architecture(sparsity)
-        kept = store.get_network(wanted, self.parent)
-        if kept is None and not (self.look(store) or {}).get("failed"):
+        return self._get(lambda: store.get_network(wanted, self.parent), store, device)
+
+    def _get(self, look: Callable[[], T | None], store: Store, device: torch.device) -> T | None:
+        """Return what the search left behind, after doing it if need be."""
+        kept = look()
+        if kept is not None or (self.look(store) or {}).get("failed"):
+            return kept
+
+        def do() -> T | None:
             self.do(store, device)
-            kept = store.get_network(wanted, self.parent)
-        return kept
+            return look()
+
+        return store.do_once(self.describe(), look, do)
 
     def _describe_architecture(self, sparsity: float) -> dict[str, Any]:
         return {"search": self.describe(), "sparsity": sparsity}

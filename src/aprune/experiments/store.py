@@ -7,14 +7,15 @@ that starting over after an interruption finds what was done, and a changed sett
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aprune.architecture import Architecture
 from aprune.errors import ArchitectureError, FileError, SettingError
-from aprune.files import check_ordinary, printable, writing
+from aprune.files import check_ordinary, claimed, printable, writing
 from aprune.parents import parent_names
 from aprune.tasks.pages import check_whole, opened
 from aprune.trained import Trained, load_model
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Description = Mapping[str, Any]
+T = TypeVar("T")
 
+PATIENCE = 0.2
+"""Seconds between two looks at what other processes are at."""
 _LARGEST = 2**62  # what a column of whole numbers holds
 
 
@@ -110,6 +114,32 @@ class Store:
         if not self._counts(place):
             remove_checkpoint(self._note(place))
         return place
+
+    def claim(self, description: Description) -> contextlib.AbstractContextManager[bool]:
+        """Let only one process at a time do the run so described: see `files.claimed`.
+
+        Whoever gets the claim looks once more whether the run was done in between.
+        """
+        return claimed(self._place("checkpoints") / key_of(description) / "claim")
+
+    def do_once(
+        self, description: Description, look: Callable[[], T | None], do: Callable[[], T]
+    ) -> T:
+        """Do a run, unless another process is at it: then wait for that.
+
+        Args:
+            description: Of the run.
+            look: Returns what it left, or None.
+            do: Does it.
+        """
+        while True:
+            with self.claim(description) as mine:
+                found = look()
+                if found is not None:
+                    return found
+                if mine:
+                    return do()
+            time.sleep(PATIENCE)
 
     def get_architecture(self, description: Description) -> Architecture | None:
         """Return the architecture so described, or None if there is none."""
