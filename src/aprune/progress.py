@@ -107,7 +107,11 @@ class Clock:
         """Remember how long the block lasts."""
         begin = time.monotonic()
         yield
-        self._longest[what] = max(self._longest.get(what, 0.0), time.monotonic() - begin)
+        self.note(what, time.monotonic() - begin)
+
+    def note(self, what: str, seconds: float) -> None:
+        """Remember how long something has lasted."""
+        self._longest[what] = max(self._longest.get(what, 0.0), seconds)
 
 
 def _ignore(n: int = 1, *, note: str | None = None) -> None:

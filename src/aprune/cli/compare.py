@@ -96,6 +96,7 @@ def compare(
     out: option.Runs = Path("aprune-comparison"),
     time_limit: option.TimeLimit = None,
     device: option.Device = "auto",
+    on: option.On = "here",
     fresh: option.Fresh = False,
     json: option.Json = False,
 ) -> None:
@@ -105,13 +106,13 @@ def compare(
     from. Every run is kept as soon as it is done: after an interruption the same command goes on.
     """
     from aprune.experiments.comparison import Comparison, TaskChoice, compare
-    from aprune.training import choose_device
 
-    choose_device(device)
+    place = option.launcher(on, device)
     if preset is not None:
         _check_alone(context)
-        doing = {"device": device, "time_limit": time_limit, "fresh": fresh}
-        _answer(preset, seeds, out, doing, json=json)
+        with place as launcher:
+            doing = {"launcher": launcher, "time_limit": time_limit, "fresh": fresh}
+            _answer(preset, seeds, out, doing, json=json)
         return
     if parent is None or search_task is None or new_task is None:
         raise SettingError("nothing to compare: give --parent, --from and --to, or a --preset")
@@ -136,8 +137,8 @@ def compare(
     option.check_parent(parent)
     if onto is not None:
         option.check_parent(onto)
-    with output_folder(out):
-        frame = compare(comparison, out, device=device, time_limit=time_limit, fresh=fresh)
+    with output_folder(out), place as launcher:
+        frame = compare(comparison, out, launcher=launcher, time_limit=time_limit, fresh=fresh)
     if json:
         print_json(_document(frame, out))
     else:
@@ -145,7 +146,7 @@ def compare(
     complain_of(frame.attrs)
 
 
-_BESIDE_A_PRESET = ("preset", "seeds", "out", "time_limit", "device", "fresh", "json")
+_BESIDE_A_PRESET = ("preset", "seeds", "out", "time_limit", "device", "on", "fresh", "json")
 
 
 def _check_alone(context: typer.Context) -> None:

@@ -1,6 +1,7 @@
 """Options that several verbs share, and how their values are read."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from aprune.errors import SettingError
 if TYPE_CHECKING:
     from torch import nn
 
+    from aprune.experiments.launch import Launcher
     from aprune.tasks import Task
     from aprune.training import Recipe
 
@@ -25,6 +27,11 @@ def _check_time_limit(seconds: float | None) -> float | None:
     if seconds is not None and not seconds > 0:
         raise SettingError(f"got {seconds} for --time-limit: expected a number above 0")
     return seconds
+
+
+def _check_place(place: str) -> str:
+    check_choice(place, "--on", ("here", "ray"))
+    return place
 
 
 Classes = Annotated[
@@ -80,6 +87,15 @@ TimeLimit = Annotated[
 ]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Start over; else what was interrupted goes on.")
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="WHERE",
+        callback=_check_place,
+        help="here, or ray: the cluster of RAY_ADDRESS, or all of this machine.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
@@ -149,6 +165,24 @@ def check_choice(value: str, option: str, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         raise SettingError(f"got {value!r} for {option}: expected one of {', '.join(choices)}")
+
+
+def launcher(place: str, device: str) -> "AbstractContextManager[Launcher]":
+    """Return where runs are done: `--on`, with `--device` there.
+
+    Example:
+        >>> with launcher("here", "cpu") as chosen:
+        ...     chosen.device
+        device(type='cpu')
+    """
+    if place == "here":
+        from aprune.experiments.launch import Here
+        from aprune.training import choose_device
+
+        return nullcontext(Here(choose_device(device)))
+    from aprune.experiments.cluster import Cluster
+
+    return Cluster(device)
 
 
 def check_parent(name: str) -> None:

@@ -76,11 +76,11 @@ def _make_command(name: str) -> Callable[..., None]:
         out: option.Runs = Path("aprune-paper"),
         time_limit: option.TimeLimit = None,
         device: option.Device = "auto",
+        on: option.On = "here",
         fresh: option.Fresh = False,
         json: option.Json = False,
     ) -> None:
         from aprune.experiments import paper
-        from aprune.training import choose_device
 
         settings = {
             "protocol": _one_of(protocol, ("fair", "paper"), "--protocol"),
@@ -94,14 +94,15 @@ def _make_command(name: str) -> Callable[..., None]:
         if images is not None and len(figures) > 1:
             raise SettingError("--images is for one figure: each has a number of its own")
         option.check_parent(parent)
-        choose_device(device)
+        place = option.launcher(on, device)
         comparisons = [paper.plan(figure, parent, **settings) for figure in figures]  # type: ignore[arg-type]
         with output_folder(out):
             if name == "all":
                 paper.reproduce_figure1(out, fresh=fresh)
-            done = paper.reproduce(
-                comparisons, out, device=device, time_limit=time_limit, fresh=fresh
-            )
+            with place as launcher:
+                done = paper.reproduce(
+                    comparisons, out, launcher=launcher, time_limit=time_limit, fresh=fresh
+                )
             rows = paper.read_rows(out) if len(done) else done
             first = paper.read_convergence(out)
             # on the page is all that the folder has, not only what this call was asked for

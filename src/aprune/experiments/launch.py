@@ -1,17 +1,15 @@
 """Where the runs of an experiment are done: in this process, or elsewhere."""
 
-import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from aprune.experiments.retrain import retrain_all
 from aprune.experiments.run import SearchRun, TransferRun
-from aprune.experiments.store import PATIENCE, Store
+from aprune.experiments.sharing import Claims, Result, share
+from aprune.experiments.store import Store
 from aprune.progress import Clock
-
-Result = dict[str, Any]
 
 
 class Launcher(Protocol):
@@ -50,24 +48,15 @@ class Here:
         self, runs: Sequence[SearchRun], store: Store, clock: Clock
     ) -> Iterator[tuple[SearchRun, Result]]:
         """Search one after another; what another process is at is waited for at the end."""
-        left = list(dict.fromkeys(runs))
-        while left:
-            refused = []
-            for run in left:
-                result = run.look(store)
-                if result is None and clock.may_start("search"):
-                    with store.claim(run.describe()) as mine:
-                        result = run.look(store)
-                        if result is None and mine:
-                            with clock.timing("search"):
-                                result = run.do(store, self.device)
-                    if result is None:
-                        refused.append(run)
-                if result is not None:
+
+        def do(todo: list[SearchRun], claims: Claims) -> Iterator[tuple[SearchRun, Result]]:
+            for run in todo:
+                if clock.may_start("search") and claims.take(run):
+                    with clock.timing("search"):
+                        result = run.do(store, self.device)
                     yield run, result
-            left = refused
-            if left:
-                time.sleep(PATIENCE)
+
+        return share(runs, store, do)
 
     def retrain_all(
         self, runs: Sequence[TransferRun], store: Store, clock: Clock

@@ -19,6 +19,7 @@ from aprune.experiments import figure1, page, style
 from aprune.experiments.accuracy import draw_accuracy
 from aprune.experiments.claims import judge, judge_convergence
 from aprune.experiments.comparison import compare
+from aprune.experiments.launch import Launcher
 from aprune.experiments.plan import Comparison, Protocol, TaskChoice
 from aprune.experiments.store import Store
 from aprune.experiments.store import read_rows as read_file
@@ -157,6 +158,7 @@ def reproduce(
     progress: bool | None = None,
     time_limit: float | None = None,
     fresh: bool = False,
+    launcher: Launcher | None = None,
 ) -> "pd.DataFrame":
     """Do figures, or what is left of them; the same call resumes after an interruption.
 
@@ -170,6 +172,7 @@ def reproduce(
         progress: Whether to show a bar for each figure; None shows it on a terminal.
         time_limit: Seconds after which nothing more is started.
         fresh: Whether to do again what is there.
+        launcher: Where runs are done; None does them here, on `device`.
 
     Returns:
         The rows of all figures; `attrs` as those of `compare`.
@@ -187,6 +190,7 @@ def reproduce(
                 device=device,
                 progress=progress,
                 time_limit=clock.left,
+                launcher=launcher,
             )
         )
     frame = pd.concat(frames, ignore_index=True)

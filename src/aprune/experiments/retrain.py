@@ -1,9 +1,6 @@
 """Retrainings of an experiment, done together."""
 
-import contextlib
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -12,11 +9,13 @@ from aprune.bulk import transfer_many
 from aprune.connections import find_connections, shapes_of
 from aprune.errors import TrainingError
 from aprune.experiments.run import SearchRun, TransferRun, keep
-from aprune.experiments.store import PATIENCE, Store
+from aprune.experiments.sharing import Claims, Result, share
+from aprune.experiments.store import Store
 from aprune.initialise import initialise
 from aprune.maths.seed import derive_seed
 from aprune.progress import Clock
-from aprune.retraining import Result, Retraining, transfer
+from aprune.retraining import Result as Retrained
+from aprune.retraining import Retraining, transfer
 from aprune.trained import Trained
 from aprune.training.checkpoint import remove_checkpoint
 from aprune.training.network import network_for, outline_for
@@ -27,7 +26,7 @@ def retrain_all(
     store: Store,
     device: torch.device,
     time_limit: float | None = None,
-) -> Iterator[tuple[TransferRun, dict[str, Any]]]:
+) -> Iterator[tuple[TransferRun, Result]]:
     """Do retrainings together, each once, and keep each result as soon as it is there.
 
     A retraining that diverges has no accuracy: that is None, and `failed` holds the reason. What another
@@ -43,77 +42,40 @@ def retrain_all(
         Each run with its result. What the time did not suffice for is missing.
     """
     clock, starts = Clock(time_limit), Starts(store, device)
-    left = list(dict.fromkeys(runs))
-    while left:
-        todo: dict[Retraining, TransferRun] = {}
-        for run in left:
-            if (known := run.look(store)) is not None:
-                yield run, known
-            elif clock.may_start("search"):  # an architecture that was not kept is searched again
-                found = run.search.architecture(run.sparsity, store, device) if run.search else None
-                if run.search is not None and found is None:
-                    yield run, keep(store, run, _result(failed="the search died"), device)
-                    continue
-                retraining = Retraining(
-                    _prepare(run, found),
-                    run.parent,
-                    run.task,
-                    run.seed,
-                    run.recipe,
-                    run.init,
-                    start_from=starts.get(run),
-                    bare=run.bare,
-                    checkpoint=store.checkpoint(run.describe()),
-                )
-                todo[retraining] = run
-        claims = _Claims(todo, store)
-        with contextlib.closing(claims):
-            together = transfer_many(
-                list(todo),
-                device=device,
-                progress=False,
-                time_limit=clock.left,
-                may_start=claims.take,
+
+    def do(todo: list[TransferRun], claims: Claims) -> Iterator[tuple[TransferRun, Result]]:
+        ready: dict[Retraining, TransferRun] = {}
+        for run in todo:
+            if not clock.may_start("search"):  # an architecture that was not kept is searched again
+                break
+            found = run.search.architecture(run.sparsity, store, device) if run.search else None
+            if run.search is not None and found is None:
+                yield run, keep(store, run, _result(failed="the search died"), device)
+                continue
+            retraining = Retraining(
+                _prepare(run, found),
+                run.parent,
+                run.task,
+                run.seed,
+                run.recipe,
+                run.init,
+                start_from=starts.get(run),
+                bare=run.bare,
+                checkpoint=store.checkpoint(run.describe()),
             )
-            for retraining, trained in together:
-                run = todo[retraining]
-                yield run, keep(store, run, _result_of(trained), device)
-                claims.give_back(retraining)
-        left = claims.refused
-        if left:
-            time.sleep(PATIENCE)
+            ready[retraining] = run
+        together = transfer_many(
+            list(ready),
+            device=device,
+            progress=False,
+            time_limit=clock.left,
+            may_start=lambda retraining: claims.take(ready[retraining]),
+        )
+        for retraining, trained in together:
+            run = ready[retraining]
+            yield run, keep(store, run, _result_of(trained), device)
 
-
-class _Claims:
-    """Which of some retrainings this process does, and which another one is at.
-
-    Attributes:
-        refused: Those that another process is at, or has just done.
-    """
-
-    def __init__(self, runs: Mapping[Retraining, TransferRun], store: Store) -> None:
-        self.refused: list[TransferRun] = []
-        self._runs, self._store = runs, store
-        self._held: dict[Retraining, contextlib.ExitStack] = {}
-
-    def take(self, retraining: Retraining) -> bool:
-        """Claim a retraining, unless it is another's by now."""
-        run, held = self._runs[retraining], contextlib.ExitStack()
-        if held.enter_context(self._store.claim(run.describe())) and run.look(self._store) is None:
-            self._held[retraining] = held
-            return True
-        held.close()
-        self.refused.append(run)
-        return False
-
-    def give_back(self, retraining: Retraining) -> None:
-        """Let go of a retraining that is done."""
-        self._held.pop(retraining).close()
-
-    def close(self) -> None:
-        """Let go of all."""
-        while self._held:
-            self._held.popitem()[1].close()
+    yield from share(runs, store, do)
 
 
 def _prepare(run: TransferRun, found: Architecture | None) -> Architecture | None:
@@ -127,7 +89,7 @@ def _prepare(run: TransferRun, found: Architecture | None) -> Architecture | Non
     return found.shuffle(derive_seed(run.seed, "reshuffle")) if run.reshuffled else found
 
 
-def _result_of(trained: Result | TrainingError) -> dict[str, Any]:
+def _result_of(trained: Retrained | TrainingError) -> Result:
     if isinstance(trained, TrainingError):
         return _result(failed=str(trained))
     return _result(
@@ -142,7 +104,7 @@ def _result(
     accuracy: float | None = None,
     train_loss: float | None = None,
     curve: Sequence[float] = (),
-) -> dict[str, Any]:
+) -> Result:
     return {
         "failed": failed,
         "accuracy": accuracy,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -96,9 +97,9 @@ class SearchRun:
             result["failed"] = str(error)
         else:
             for sparsity, architecture in zip(self.sparsities, found.architectures, strict=True):
-                store.put_architecture(self._describe_architecture(sparsity), architecture)
+                store.put_architecture(self.describe_architecture(sparsity), architecture)
             for sparsity, network in zip(self.sparsities, found.networks, strict=self.weights):
-                store.put_network(self._describe_architecture(sparsity), network)
+                store.put_network(self.describe_architecture(sparsity), network)
             result |= {
                 "steps": found.steps,
                 "loss": found.curves[-1].final() if found.curves else None,
@@ -117,13 +118,13 @@ class SearchRun:
         self, sparsity: float, store: Store, device: torch.device
     ) -> Architecture | None:
         """Return an architecture, searching for it if it is not there; None if the search dies."""
-        wanted = self._describe_architecture(sparsity)
+        wanted = self.describe_architecture(sparsity)
         return self._get(lambda: store.get_architecture(wanted), store, device)
 
     def network(self, sparsity: float, store: Store, device: torch.device) -> Trained | None:
         """Return the network with the weights of the search, as `architecture` does."""
         assert self.weights
-        wanted = self._describe_architecture(sparsity)
+        wanted = self.describe_architecture(sparsity)
         return self._get(lambda: store.get_network(wanted, self.parent), store, device)
 
     def _get(self, look: Callable[[], T | None], store: Store, device: torch.device) -> T | None:
@@ -138,7 +139,8 @@ class SearchRun:
 
         return store.do_once(self.describe(), look, do)
 
-    def _describe_architecture(self, sparsity: float) -> dict[str, Any]:
+    def describe_architecture(self, sparsity: float) -> dict[str, Any]:
+        """Return what determines one of its architectures."""
         return {"search": self.describe(), "sparsity": sparsity}
 
 
@@ -197,6 +199,17 @@ class TransferRun:
     def look(self, store: Store) -> dict[str, Any] | None:
         """Return the result if the retraining was done."""
         return store.get(self.describe())
+
+    def needs(self, store: Store) -> list[Path]:
+        """Return the files of earlier runs that it starts from, as far as they are there."""
+        paths = []
+        if self.search is not None:
+            found = self.search.describe_architecture(self.sparsity)
+            paths = [store.run_path(self.search.describe()), store.architecture_path(found)]
+            paths += [store.network_path(found)] if self.start == "fine_tuned" else []
+        if self.before is not None:
+            paths.append(store.network_path(self.before.describe()))
+        return [path for path in paths if path.is_file()]
 
 
 def keep(

@@ -30,6 +30,7 @@ T = TypeVar("T")
 PATIENCE = 0.2
 """Seconds between two looks at what other processes are at."""
 _LARGEST = 2**62  # what a column of whole numbers holds
+_KINDS = ("runs", "architectures", "networks")
 
 
 def key_of(description: Description) -> str:
@@ -79,7 +80,7 @@ class Store:
 
     def get(self, description: Description) -> dict[str, Any] | None:
         """Return the result of the run so described, or None if there is none."""
-        path = self._run_path(description)
+        path = self.run_path(description)
         if not self._counts(path):
             return None
         try:
@@ -104,7 +105,7 @@ class Store:
         """
         entry = {"description": description, "result": result, "checksum": _digest(result)}
         _canonical(entry)  # fails before anything is written
-        with writing(self._note(self._run_path(description))) as temporary:
+        with writing(self._note(self.run_path(description))) as temporary:
             temporary.write_text(json.dumps(entry, indent=1), encoding="utf-8")
         remove_checkpoint(self.checkpoint(description))
 
@@ -143,7 +144,7 @@ class Store:
 
     def get_architecture(self, description: Description) -> Architecture | None:
         """Return the architecture so described, or None if there is none."""
-        path = self._architecture_path(description)
+        path = self.architecture_path(description)
         if not self._counts(path):
             return None
         with contextlib.suppress(ArchitectureError):
@@ -160,11 +161,11 @@ class Store:
             FileError: Nothing can be written there.
         """
         marked = architecture.with_provenance(run=key_of(description))
-        marked.save(self._note(self._architecture_path(description)))
+        marked.save(self._note(self.architecture_path(description)))
 
     def get_network(self, description: Description, parent: str) -> Trained | None:
         """Return the network so described, on the CPU, or None if there is none."""
-        path = self._network_path(description)
+        path = self.network_path(description)
         if not self._counts(path):
             return None
         with contextlib.suppress(FileError):
@@ -181,8 +182,26 @@ class Store:
             FileError: Nothing can be written there.
         """
         provenance = {**network.provenance, "run": key_of(description)}
-        path = self._note(self._network_path(description))
+        path = self._note(self.network_path(description))
         replace(network, provenance=provenance).save(path)
+
+    def names(self) -> set[str]:
+        """Return the names of all files that runs have left behind, below the folder."""
+        found = (path for kind in _KINDS for path in self._place(kind).glob("[!.]*"))
+        return {path.relative_to(self.folder).as_posix() for path in found if path.is_file()}
+
+    def adopt(self, files: Mapping[str, bytes]) -> None:
+        """Take over files of another store, by name; results come last, as they do in `put`.
+
+        Raises:
+            FileError: Nothing can be written there, or a name is none that `names` would give.
+        """
+        for name in sorted(files, key=lambda name: name.startswith("runs/")):
+            kind, _, rest = name.partition("/")
+            if kind not in _KINDS or not rest or Path(rest).name != rest or rest[0] == ".":
+                raise FileError(f"{printable(name)} is no file of a store of runs")
+            with writing(self._note(self._place(kind) / rest)) as temporary:
+                temporary.write_bytes(files[name])
 
     def _counts(self, path: Path) -> bool:
         return not self._fresh or path in self._made
@@ -196,13 +215,16 @@ class Store:
             if path.exists() and path not in self.damaged:
                 self.damaged.append(path)
 
-    def _run_path(self, description: Description) -> Path:
+    def run_path(self, description: Description) -> Path:
+        """Return where the result of a run is, or would be."""
         return self._place("runs") / f"{key_of(description)}.json"
 
-    def _architecture_path(self, description: Description) -> Path:
+    def architecture_path(self, description: Description) -> Path:
+        """Return where an architecture is, or would be."""
         return self._place("architectures") / f"{key_of(description)}.arch.safetensors"
 
-    def _network_path(self, description: Description) -> Path:
+    def network_path(self, description: Description) -> Path:
+        """Return where a network is, or would be."""
         return self._place("networks") / f"{key_of(description)}.safetensors"
 
     def _place(self, name: str) -> Path:
