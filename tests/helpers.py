@@ -30,6 +30,27 @@ def torchrun(processes: int, *words: str) -> list[str]:
     return [*launcher, "--nproc-per-node", str(processes), *words]
 
 
+def states_every(seconds: float, place: Path) -> Path:
+    """A folder for PYTHONPATH: Python processes then write states of trainings so often."""
+    place.mkdir(exist_ok=True)
+    (place / "sitecustomize.py").write_text(
+        "import importlib.abc, importlib.machinery, sys\n"
+        "class Often(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name != 'aprune.training.checkpoint':\n"
+        "            return None\n"
+        "        spec = importlib.machinery.PathFinder.find_spec(name, path)\n"
+        "        run = spec.loader.exec_module\n"
+        "        def execute(module):\n"
+        "            run(module)\n"
+        f"            module.INTERVAL, module.SHARE = {seconds}, float('inf')\n"
+        "        spec.loader.exec_module = execute\n"
+        "        return spec\n"
+        "sys.meta_path.insert(0, Often())\n"
+    )
+    return place
+
+
 Change = Callable[[dict[str, Tensor], dict[str, Any]], None]
 
 

@@ -15,6 +15,7 @@ from aprune.retraining import Ready, Result, Retraining, describe_run, judge, pr
 from aprune.tasks import Task
 from aprune.training import Curve, EngineName, Recipe, choose_device, choose_engine
 from aprune.training.checkpoint import Checkpoint, Keeper, Signals
+from aprune.training.device import watched
 from aprune.training.fit import Training
 from aprune.training.masked import Lane
 from aprune.training.network import network_for
@@ -117,7 +118,8 @@ def _do_group(
                     lane = made[len(together)]
                     _renew(lane.model, retraining, where)
                 together.append(_Run.begin(retraining, lane, where, stack, engine))
-            _advance_all(together)
+            with watched(together[0].ready.recipe.batch if together else 0):
+                _advance_all(together)
         # outside the block the networks are whole again
         for run in together:
             yield run.retraining, run.error or run.result()

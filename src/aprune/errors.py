@@ -32,6 +32,18 @@ class TrainingError(ApruneError):
     """A training went wrong: its loss is not finite."""
 
 
+class DeviceError(ApruneError):
+    """A GPU has stopped working, or has too little memory.
+
+    Attributes:
+        batch: The batch size that it has no memory for; None if that is not the reason.
+    """
+
+    def __init__(self, message: str, batch: int | None = None) -> None:
+        super().__init__(message)
+        self.batch = batch
+
+
 class RankError(ApruneError):
     """Processes that train together have lost each other, or no longer hold the same numbers."""
 
@@ -42,3 +54,7 @@ class FileError(ApruneError):
 
 class ApruneWarning(UserWarning):
     """Something that does no harm but should be known; the command line prints it as one line."""
+
+
+class NetworkWarning(ApruneWarning):
+    """A network that can hardly learn any more: dead, or with a layer that lets nothing through."""

@@ -1,6 +1,7 @@
 """Where files go, and writing them so that nothing is ever half there."""
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -185,7 +186,10 @@ def _forget(path: Path) -> None:
 
 
 def _reason(path: Path, error: OSError) -> str:
-    return f"cannot write {path}: {error.strerror or error}; choose another place with --out"
+    advice = "choose another place with --out"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "make room and run the same again: it goes on from what was written"
+    return f"cannot write {path}: {error.strerror or error}; {advice}"
 
 
 def _sync_folder(folder: Path) -> None:

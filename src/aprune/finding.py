@@ -19,6 +19,7 @@ from aprune.tasks import Task
 from aprune.trained import Trained, name_of
 from aprune.training import Curve, EngineName, Recipe, choose_device, describe_settings, evaluate
 from aprune.training.checkpoint import checkpointed
+from aprune.training.device import watched
 from aprune.training.network import Parent, describe_training, network_for
 from aprune.training.ranks import current_team
 
@@ -162,6 +163,7 @@ def search(
         raise SettingError("no sparsity was given: expected at least one number below 1")
     if weights and not method.trains:
         raise SettingError(f"{method.name} trains nothing, so it has no weights to keep")
+    task.check_variety()
     place_at = choose_device(device)
     model = network_for(parent, task, place_at, seed=seed, weights=method.needs_weights)
     connections = find_connections(model, include=include, exclude=exclude)
@@ -196,7 +198,7 @@ def search(
         }
 
     try:
-        with checkpointed(checkpoint, describe):
+        with checkpointed(checkpoint, describe), watched(recipe.batch):
             outcome = method.search(problem)
     except TrainingError as error:
         raise SearchError(f"the search died: {error}") from error

@@ -137,6 +137,7 @@ class RandomNumbers:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from where they were; not while they are taken up."""
+        torch.Generator().set_state(state["cpu"])  # fails if it is none
         self._cpu = state["cpu"]
         if self._gpu is not None:
             self._gpu.set_state(state["gpu"])

@@ -27,6 +27,7 @@ from aprune.training import (
 )
 from aprune.training.bare import bare_names
 from aprune.training.checkpoint import checkpointed, digest
+from aprune.training.device import watched
 from aprune.training.network import Parent, describe_training, network_for
 
 
@@ -147,7 +148,10 @@ def transfer(
     model = network_for(parent, task, where, seed=seed, weights=False)
     ready = prepare(retraining, model)
     placed = task.to(where)
-    with checkpointed(checkpoint, lambda: describe_run(retraining, ready, model, engine)):
+    with (
+        checkpointed(checkpoint, lambda: describe_run(retraining, ready, model, engine)),
+        watched(ready.recipe.batch),
+    ):
         curve = fit_masked(
             model,
             ready.masks,
@@ -174,6 +178,7 @@ class Ready:
 def prepare(retraining: Retraining, model: nn.Module) -> Ready:
     """Put the weights to start from into `model`."""
     r = retraining
+    r.task.check_variety()
     fitted, masks = _fit_masks(r.architecture, model, r.mismatch, r.seed)
     # not the numbers that a search with the same seed started from: a mask remembers those
     initialise(model, masks, r.init, seed=derive_seed(r.seed, "transfer"), epsilon=r.epsilon)

@@ -14,7 +14,7 @@ import pytest
 from aprune.architecture import Architecture
 from aprune.cli import main
 from aprune.errors import ApruneWarning
-from helpers import torchrun
+from helpers import states_every, torchrun
 
 FIND = "find --parent mlp --task digits --sparsity 0.5,0.9 --steps {steps} --out {out}"
 
@@ -58,22 +58,7 @@ def wait_for_states(out: Path, process: "subprocess.Popen[str]", steps: int = 0)
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let the processes write their states every now and then."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.abc, importlib.machinery, sys\n"
-        "class Often(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, path, target=None):\n"
-        "        if name != 'aprune.training.checkpoint':\n"
-        "            return None\n"
-        "        spec = importlib.machinery.PathFinder.find_spec(name, path)\n"
-        "        run = spec.loader.exec_module\n"
-        "        def execute(module):\n"
-        "            run(module)\n"
-        "            module.INTERVAL, module.SHARE = 0.3, float('inf')\n"
-        "        spec.loader.exec_module = execute\n"
-        "        return spec\n"
-        "sys.meta_path.insert(0, Often())\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(states_every(0.3, tmp_path / "site")))
 
 
 def test_one_that_dies_ends_all_and_others_go_on(tmp_path: Path) -> None:

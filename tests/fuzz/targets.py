@@ -16,6 +16,7 @@ from fuzz import mutate
 from fuzz.data import Cache, EncodedImage, ImageFolder, ParquetData
 from fuzz.stored import ArchitectureFile, ModelFile, Rows, StoreFolder
 from fuzz.target import LOADED, Case, Target
+from fuzz.under_way import Checkpoints
 
 
 class Settings(Target):
@@ -68,6 +69,7 @@ TARGETS: tuple[Target, ...] = (
     ModelFile(),
     StoreFolder(),
     Rows(),
+    Checkpoints(),
     ParquetData(),
     EncodedImage(),
     ImageFolder(),

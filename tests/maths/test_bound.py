@@ -81,7 +81,7 @@ def test_the_constant_grows_with_the_largest_w(
 ) -> None:
     largest = t_l * t_s / 16
     low, high = (error_constant(t_l, t_s, m) for m in sorted((one, two)))
-    assert low <= high
+    assert low <= high + 1e-12 * largest**2 + 1e-12  # but for rounding
     assert (1 - largest) ** 2 <= low * (1 + 1e-9) + 1e-9
     assert high <= 1 + largest**2
 

@@ -9,6 +9,7 @@ import typer
 from aprune.cli import option
 from aprune.cli.methods import make_method
 from aprune.cli.output import (
+    alone_at,
     check_replaceable,
     checkpoint_folder,
     complain,
@@ -67,6 +68,7 @@ def find(
     ] = None,
     settings: option.Settings = None,
     device: option.Device = "auto",
+    shrink_batch: option.ShrinkBatch = False,
     fresh: option.Fresh = False,
     json: option.Json = False,
 ) -> None:
@@ -95,22 +97,28 @@ def find(
         stems = [out / f"{start}-{s}-seed{seed}" for s in sparsities]
         check_replaceable(*(_add(stem, end) for stem in stems for end in (ARCHITECTURE, MODEL)))
         checkpoint = checkpoint_folder(out, f"{start}-seed{seed}", fresh=fresh and team.first)
-        found = search(
-            parent,
-            data,
-            chosen,
-            sparsities=sparsities,
-            seed=seed,
-            recipe=option.make_recipe(Recipe.for_search, parent, data, **changes),
-            include=include or None,
-            exclude=exclude or None,
-            weights=weights,
-            device=device,
-            checkpoint=checkpoint,
-        )
+
+        def do(**changes: Any) -> "Found":
+            return search(
+                parent,
+                data,
+                chosen,
+                sparsities=sparsities,
+                seed=seed,
+                recipe=option.make_recipe(Recipe.for_search, parent, data, **changes),
+                include=include or None,
+                exclude=exclude or None,
+                weights=weights,
+                device=device,
+                checkpoint=checkpoint,
+            )
+
+        with alone_at(checkpoint if team.first else None):
+            found = option.with_room(do, changes, shrink=shrink_batch and team.alone)
+            if team.first:
+                _save(found, stems)
+                remove_checkpoint(checkpoint)
         if team.first:
-            _save(found, stems)
-            remove_checkpoint(checkpoint)
             _print(found, stems, as_json=json)
 
 

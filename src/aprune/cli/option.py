@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from aprune.cli.output import complain
 from aprune.errors import SettingError
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from aprune.experiments.launch import Launcher
     from aprune.tasks import Task
     from aprune.training import Recipe
+
+T = TypeVar("T")
 
 
 def _check_seed(seed: int) -> int:
@@ -96,6 +99,10 @@ On = Annotated[
         callback=_check_place,
         help="here, or ray: the cluster of RAY_ADDRESS, or all of this machine.",
     ),
+]
+ShrinkBatch = Annotated[
+    bool,
+    typer.Option("--shrink-batch", help="Halve the batch if a GPU has too little memory for it."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
@@ -201,6 +208,30 @@ def check_parent(name: str) -> None:
         # Without memory for weights, so that even the largest takes no time.
         with torch.device("meta"):
             build_parent(name, SimpleNamespace(shape=(3, 32, 32), num_classes=2))
+
+
+def with_room(do: "Callable[..., T]", changes: dict[str, Any], *, shrink: bool) -> "T":
+    """Train, and again with half the batch as long as a GPU has no room, if the user allows that.
+
+    Args:
+        do: Trains with changes of the recipe.
+        changes: Those that the user asked for.
+        shrink: Whether the batch may be halved.
+    """
+    from aprune.errors import DeviceError
+
+    while True:
+        try:
+            return do(**changes)
+        except DeviceError as error:
+            if error.batch is None or error.batch < 2:
+                raise
+            if not shrink:
+                raise DeviceError(
+                    f"{error} (--batch {error.batch // 2}), or --shrink-batch"
+                ) from error
+            changes = {**changes, "batch": error.batch // 2}
+            complain(str(error).replace(": try", "; trying"))
 
 
 def check_recipe(**changes: object) -> None:

@@ -125,6 +125,21 @@ def checkpoint_folder(folder: Path, name: str, *, fresh: bool) -> Path:
     return place
 
 
+@contextlib.contextmanager
+def alone_at(checkpoint: Path | None) -> Iterator[None]:
+    """Raise a `FileError` if another process is at the work whose state goes to that folder."""
+    from aprune.files import claimed
+
+    claim = contextlib.nullcontext(True) if checkpoint is None else claimed(checkpoint / "claim")
+    with claim as mine:
+        if not mine:
+            raise FileError(
+                f"another process is at the same work (its state is in {checkpoint}): wait for it, or"
+                " choose another place with --out"
+            )
+        yield
+
+
 def check_replaceable(*paths: Path) -> None:
     """Raise a `FileError` if one of the files to come is a folder today."""
     for path in paths:

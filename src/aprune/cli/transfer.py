@@ -8,6 +8,7 @@ import typer
 
 from aprune.cli import option
 from aprune.cli.output import (
+    alone_at,
     check_replaceable,
     checkpoint_folder,
     complain,
@@ -83,6 +84,7 @@ def transfer(
         ),
     ] = False,
     device: option.Device = "auto",
+    shrink_batch: option.ShrinkBatch = False,
     fresh: option.Fresh = False,
     json: option.Json = False,
 ) -> None:
@@ -115,25 +117,30 @@ def transfer(
             data = load_task(task, classes=drawn, images=images, size=size, seed=seed)
         place = f"{name}-{data.name}-seed{seed}"
         checkpoint = _checkpoint(out, place, fresh=fresh and team.first)
-        result = transfer(
-            architecture,
-            name,
-            data,
-            seed=seed,
-            recipe=option.make_recipe(Recipe.for_transfer, name, data, **changes),
-            init=init,  # type: ignore[arg-type]
-            epsilon=0.01 if epsilon is None else epsilon,
-            mismatch=mismatch,  # type: ignore[arg-type]
-            start_from=start,
-            bare=bare,
-            device=device,
-            checkpoint=checkpoint,
-        )
-        if team.first:
-            if out is not None:
+
+        def do(**changes: Any) -> "Result":
+            return transfer(
+                architecture,
+                name,
+                data,
+                seed=seed,
+                recipe=option.make_recipe(Recipe.for_transfer, name, data, **changes),
+                init=init,  # type: ignore[arg-type]
+                epsilon=0.01 if epsilon is None else epsilon,
+                mismatch=mismatch,  # type: ignore[arg-type]
+                start_from=start,
+                bare=bare,
+                device=device,
+                checkpoint=checkpoint,
+            )
+
+        with alone_at(checkpoint if team.first else None):
+            result = option.with_room(do, changes, shrink=shrink_batch and team.alone)
+            if team.first and out is not None:
                 result.save(out)
-            if checkpoint is not None:
+            if team.first and checkpoint is not None:
                 remove_checkpoint(checkpoint)
+        if team.first:
             summary = _describe(result, data, out)
             if json:
                 print_json(summary)

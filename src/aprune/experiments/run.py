@@ -1,5 +1,6 @@
 """The two kinds of work that experiments consist of, each done once and then looked up."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from aprune.architecture import Architecture
-from aprune.errors import SearchError
+from aprune.errors import NetworkWarning, SearchError
 from aprune.experiments.store import Store
 from aprune.finding import search
 from aprune.initialise import Scheme
@@ -81,18 +82,20 @@ class SearchRun:
             "densities": [{} for _ in self.sparsities],
         }
         try:
-            found = search(
-                self.parent,
-                self.task,
-                self.method,
-                sparsities=self.sparsities,
-                seed=self.seed,
-                recipe=self.recipe,
-                weights=self.weights,
-                device=device,
-                progress=False,
-                checkpoint=store.checkpoint(self.describe()),
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NetworkWarning)  # the result tells it
+                found = search(
+                    self.parent,
+                    self.task,
+                    self.method,
+                    sparsities=self.sparsities,
+                    seed=self.seed,
+                    recipe=self.recipe,
+                    weights=self.weights,
+                    device=device,
+                    progress=False,
+                    checkpoint=store.checkpoint(self.describe()),
+                )
         except SearchError as error:
             result["failed"] = str(error)
         else:

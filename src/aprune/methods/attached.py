@@ -1,5 +1,6 @@
 """A search in progress: what `attach` returns, and what `find` trains with."""
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -8,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from aprune.architecture import Architecture
-from aprune.architecture.bits import pack, unpack
+from aprune.architecture.bits import as_tensor, pack, unpack
 from aprune.connections import fold, has_norm
-from aprune.errors import SearchError
+from aprune.errors import NetworkWarning, SearchError
 from aprune.maths.schedules import find_schedule, ramp
 from aprune.maths.select import check_sparsity, keep_count, keep_largest
 from aprune.methods.descent import Descent
 from aprune.methods.protocol import Masks, masked_state
 from aprune.methods.theory import Recorder, Theory
 from aprune.training import Hook
-from aprune.training.checkpoint import State, part_of, with_prefix
+from aprune.training.checkpoint import State, check_alike, part_of, with_prefix
 
 if TYPE_CHECKING:
     from aprune.methods.ap import AP
@@ -146,9 +147,7 @@ class Search(Hook):
         state = {"phase": self._phase, "step": self._step}
         state |= {"masks": list(self.masks), "weights": list(self.weights)}
         for place, masks in enumerate(self.masks.values()):
-            bits = {
-                n: torch.frombuffer(bytearray(pack(m)), dtype=torch.uint8) for n, m in masks.items()
-            }
+            bits = {name: as_tensor(pack(mask)) for name, mask in masks.items()}
             state |= with_prefix(f"masks/{place}", bits)
         for place, weights in enumerate(self.weights.values()):
             state |= with_prefix(f"weights/{place}", weights)
@@ -157,8 +156,14 @@ class Search(Hook):
 
     def load_state(self, state: State) -> None:
         """Go on from such a state."""
+        passed = list(self.sparsities[: len(state["masks"])])
+        if state["masks"] != passed or state["weights"] not in (passed, passed[:-1], []):
+            raise ValueError("architectures that were not asked for")
+        if (state["phase"] == "frozen") != (len(passed) == len(self.sparsities)):
+            raise ValueError("a phase that does not fit the architectures")
         self._step = state["step"]
-        for place, sparsity in enumerate(state["masks"]):
+        self.masks, self.weights = {}, {}
+        for place, sparsity in enumerate(passed):
             packed = part_of(state, f"masks/{place}")
             self.masks[sparsity] = {
                 name: unpack(packed[name].numpy().tobytes(), tuple(w.shape), w.device)
@@ -166,6 +171,7 @@ class Search(Hook):
             }
         for place, sparsity in enumerate(state["weights"]):
             self.weights[sparsity] = part_of(state, f"weights/{place}")
+            check_alike(self.weights[sparsity], self._state(self.masks[sparsity]))
         for name, w in part_of(state, "w").items():
             self.w[name].detach().copy_(w)
         self.descent.load_state(part_of(state, "descent"))
@@ -223,6 +229,8 @@ class Search(Hook):
         )
 
     def _enter(self, phase: str) -> None:
+        if phase not in ("dense", "descent", "frozen"):
+            raise ValueError(f"there is no phase {phase!r}")
         self._phase = phase
         for w in self.w.values():
             w.requires_grad_(phase == "descent")
@@ -231,6 +239,15 @@ class Search(Hook):
         self.check(self._step - 1)
         kept = keep_count(self.descent.total, sparsity)
         self.masks[sparsity] = keep_largest(self.w, kept)
+        empty = [name for name, mask in self.masks[sparsity].items() if not mask.any()]
+        if empty:
+            warnings.warn(
+                f"at sparsity {sparsity:g}, after {self._step} of {self.steps} steps, no connection"
+                f" is left in {', '.join(empty)}, so nothing passes through; try a lower sparsity, a"
+                " smaller w_step, or exclude it",
+                NetworkWarning,
+                stacklevel=2,
+            )
         if self._keep_weights and sparsity != self.sparsities[-1]:
             self.weights[sparsity] = self._state(self.masks[sparsity])
 

@@ -17,7 +17,7 @@ from aprune.maths.schedules import sparsities_of_rounds
 from aprune.maths.select import shrink
 from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
 from aprune.training import Curve, Hook, choose_engine
-from aprune.training.checkpoint import State
+from aprune.training.checkpoint import State, check_alike
 from aprune.training.masked import Lane
 
 
@@ -101,6 +101,8 @@ class _Remember(Hook):
         return dict(self.copy)
 
     def load_state(self, state: State) -> None:
+        if state:
+            check_alike(state, self.model.state_dict())
         device = next(self.model.parameters()).device
         self.copy = {name: value.to(device) for name, value in state.items()}
 

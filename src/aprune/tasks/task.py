@@ -71,6 +71,21 @@ class Task:
                 f" shape {tuple(self.test_images.shape[1:])}; make them alike"
             )
 
+    def check_variety(self) -> None:
+        """Raise a `TaskError` if there is nothing to be learnt: one class only, or one image only."""
+        labels, images = self.train_labels, self.train_images
+        if bool((labels == labels[0]).all()):
+            raise TaskError(
+                f"all {len(labels)} training images of task {self.name} are of class"
+                f" {self.classes[int(labels[0])]}; give some of at least 2 classes"
+            )
+        # the first two most often tell
+        if torch.equal(images[0], images[1]) and bool((images == images[:1]).all()):
+            raise TaskError(
+                f"all {len(images)} training images of task {self.name} are the same; give images"
+                " that differ"
+            )
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image."""

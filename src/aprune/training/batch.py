@@ -104,6 +104,11 @@ class Images:
             self.labels.copy_(task.train_labels)
             self.normalise.load(task.mean, task.std)
 
+    def some(self, number: int) -> Tensor:
+        """Return a few images from all over the task, normalised."""
+        every = max(1, len(self.pixels) // number)
+        return self.normalise(self.pixels[::every][:number])
+
     def take(self, draw: Draw) -> tuple[Tensor, Tensor]:
         """Return the images and labels of one draw."""
         x, y = self.pixels[draw.index], self.labels[draw.index]

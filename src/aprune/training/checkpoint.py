@@ -49,7 +49,10 @@ _CHUNK = 2**24  # bytes
 _TO_CHECKSUM = b'{"__metadata__":{"checksum":"'
 _NO_CHECKSUM = "0" * 8
 # What reading something damaged, or of another network, can end in.
-_DAMAGED = (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError)
+_DAMAGED = (
+    *(SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError),
+    *(RuntimeError, OverflowError),
+)
 
 
 class Resumable(Protocol):
@@ -71,7 +74,8 @@ class Resumable(Protocol):
         """Go on from a state.
 
         Raises:
-            ValueError: It is that of another network; then nothing has changed.
+            ValueError: It is no state of this training, of which parts may now be there. Other errors
+                are possible where somebody has made one up.
         """
 
 
@@ -106,6 +110,8 @@ class Checkpoint:
         for path in self._files(training):
             try:
                 load(_read(path, self.key))
+            except torch.OutOfMemoryError:
+                raise
             except _DAMAGED:
                 _warn(f"{printable(path)} is damaged: going on from what was written before it")
             else:
@@ -135,7 +141,7 @@ class Checkpoint:
         except FileError as error:
             if not self._complained:
                 self._complained = True
-                reason = str(error).partition("; choose")[0]
+                reason = str(error).rpartition("; ")[0]
                 _warn(f"{reason}; the work goes on, but may not be resumed from here")
 
     def _path(self, training: int, step: int) -> Path:
@@ -210,7 +216,12 @@ class Keeper:
 
         def load(state: State) -> None:
             nonlocal taken
-            self._training.load_state(state)
+            fresh = _copy(self._training.state())
+            try:
+                self._training.load_state(state)
+            except BaseException:
+                self._training.load_state(fresh)  # as if nothing had been read
+                raise
             taken = state
 
         if self._team.first:
@@ -239,7 +250,10 @@ class Keeper:
         else:
             due = clock - self._last >= max(INTERVAL, wait)
         if (due or now) and self._written != self._training.step:
-            self._checkpoint.try_to_write(self._number, self._training.state())
+            state = self._training.state()
+            if not is_finite(part_of(state, "model")):
+                return  # the last good one is worth more
+            self._checkpoint.try_to_write(self._number, state)
             self._written, self._last = self._training.step, time.monotonic()
             self._cost = self._last - clock
 
@@ -349,6 +363,50 @@ def part_of(state: Mapping[str, Any], prefix: str) -> State:
     return {name[len(start) :]: value for name, value in state.items() if name.startswith(start)}
 
 
+def check_alike(saved: Mapping[str, Any], mine: Mapping[str, Tensor]) -> None:
+    """Raise a `ValueError` unless there are tensors of the same names and shapes.
+
+    Example:
+        >>> check_alike({"weight": torch.ones(2)}, {"weight": torch.zeros(3)})
+        Traceback (most recent call last):
+        ValueError: the state of another network
+    """
+    kept = {name: value.shape for name, value in saved.items() if isinstance(value, Tensor)}
+    if len(kept) < len(saved) or kept != {name: value.shape for name, value in mine.items()}:
+        raise ValueError("the state of another network")
+
+
+def check_same(mine: State, saved: State) -> None:
+    """Raise a `ValueError` unless two states are the same, to the last bit.
+
+    Whoever goes on from a state and is then in another has been given something made up.
+
+    Example:
+        >>> check_same({"step": 5, "weight": torch.ones(2)}, {"step": 5, "weight": torch.ones(2)})
+        >>> check_same({"weight": torch.ones(2)}, {"weight": torch.ones(1)})
+        Traceback (most recent call last):
+        ValueError: not a state that this training can be in
+    """
+    if mine.keys() != saved.keys() or not all(_is_same(mine[name], saved[name]) for name in mine):
+        raise ValueError("not a state that this training can be in")
+
+
+def _is_same(mine: Any, saved: Any) -> bool:
+    if not isinstance(mine, Tensor) or not isinstance(saved, Tensor):
+        return type(mine) is type(saved) and bool(mine == saved)
+    if mine.dtype != saved.dtype or mine.shape != saved.shape:
+        return False
+    ours, theirs = (t.detach().to(mine.device).contiguous().view(-1) for t in (mine, saved))
+    return torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+
+
+def _copy(state: State) -> State:
+    return {
+        name: value.detach().clone() if isinstance(value, Tensor) else value
+        for name, value in state.items()
+    }
+
+
 def _write(file: BinaryIO, key: str, state: State) -> None:
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     rest = {name: value for name, value in state.items() if name not in tensors}
@@ -397,6 +455,17 @@ def _read(path: Path, key: str) -> State:
 def _checksum_of_header(text: bytes) -> int:
     begin = len(_TO_CHECKSUM)
     return zlib.crc32(text[begin + len(_NO_CHECKSUM) :], zlib.crc32(text[:begin]))
+
+
+def is_finite(state: State) -> bool:
+    """Tell whether all numbers of all tensors are finite.
+
+    Example:
+        >>> is_finite({"step": 3, "weight": torch.tensor([1.0, torch.nan])})
+        False
+    """
+    tensors = (value for value in state.values() if isinstance(value, Tensor))
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def _warn(text: str) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from aprune.errors import SettingError
+from aprune.errors import DeviceError, SettingError
+
+_LOST = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS")  # in what PyTorch says
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
@@ -43,6 +45,39 @@ def mixed_precision(device: torch.device) -> contextlib.AbstractContextManager[o
     if device.type == "cuda":
         return torch.autocast("cuda", dtype=torch.bfloat16)
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def watched(batch: int) -> Iterator[None]:
+    """Say in one line what is wrong with a GPU that gives up in the block.
+
+    Args:
+        batch: Images a step, to name a smaller number if there is too little memory.
+
+    Raises:
+        DeviceError: It has too little memory, or has stopped working.
+
+    Example:
+        >>> with watched(batch=64):
+        ...     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 …")
+        Traceback (most recent call last):
+        aprune.errors.DeviceError: the GPU has too little memory for batches of 64: try batches of 32
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        advice = f"try batches of {batch // 2}" if batch > 1 else "use a smaller network"
+        raise DeviceError(
+            f"the GPU has too little memory for batches of {batch}: {advice}", batch
+        ) from error
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        if not any(word in reason for word in _LOST):
+            raise
+        raise DeviceError(
+            f"the GPU has stopped working ({reason}): what was written before is kept, and the same"
+            " command goes on from there once it works again"
+        ) from error
 
 
 @contextlib.contextmanager

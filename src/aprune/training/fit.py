@@ -6,27 +6,41 @@ nothing about.
 
 import itertools
 import math
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from aprune.errors import SettingError, TrainingError
+from aprune.errors import NetworkWarning, SettingError, TrainingError
 from aprune.initialise import RandomNumbers
 from aprune.maths.schedules import find_schedule
 from aprune.progress import bar
 from aprune.tasks import Task
 from aprune.training.batch import BLOCK, Draw, Images, draw_blocks
-from aprune.training.checkpoint import Keeper, Signals, State, part_of, with_prefix
+from aprune.training.checkpoint import (
+    Keeper,
+    Signals,
+    State,
+    check_alike,
+    check_same,
+    is_finite,
+    part_of,
+    with_prefix,
+)
 from aprune.training.device import mixed_precision
 from aprune.training.engine import Engine, Level, compile_network
+from aprune.training.evaluate import gives_one_output
 from aprune.training.ranks import current_team
 from aprune.training.recipe import Recipe
 from aprune.training.update import PlainUpdate, Update
 from aprune.training.whole_batch import whole_batches
 
 _LOOK_EVERY = 25  # steps between two looks at the loss, each of which waits for the device
+_PROBES = 10  # looks at whether the network is still alive,
+_SETTLED = 50  # from this step on: running statistics of norms must have come about
+_SEEN = 64  # images that it is shown for that
 _COMPARE_EVERY = 500  # steps after which processes that train together compare what they hold
 
 
@@ -199,7 +213,7 @@ class Training:
 
     def start(self, task: Task, recipe: Recipe, *, seed: int) -> None:
         """Begin with step 0."""
-        self.step = 0
+        self.step, self._dead = 0, False
         self._recipe, self._schedule = recipe, find_schedule(recipe.schedule)
         self.numbers.seed(seed)
         self._loop.start(task)
@@ -227,6 +241,8 @@ class Training:
                     loss = self.check()
                     advance(self.step - shown, note=f"loss {loss:.3f}")
                     shown = self.step
+                if self._is_time_to_probe():
+                    self._warn_if_dead()
                 if self.step % _COMPARE_EVERY == 0 or self.done:
                     team.check_same(self._tensors().values(), f"after {self.step} steps")
                 if team.any(signals.pending):  # all of them end with the same step
@@ -261,6 +277,23 @@ class Training:
             hook.check(self.step - 1)
         return losses[-1]
 
+    def _is_time_to_probe(self) -> bool:
+        step, steps = self.step, self._recipe.steps
+        return step >= _SETTLED and _PROBES * step // steps > _PROBES * (step - 1) // steps
+
+    def _warn_if_dead(self) -> None:
+        images = self._loop.images
+        if self._dead or not gives_one_output(self._model, images.some(_SEEN)):
+            return
+        self._dead = True
+        warnings.warn(
+            f"after {self.step} of {self._recipe.steps} steps the network gives one and the same output"
+            " for all images: it is dead, and further steps are lost; try a smaller learning rate, a"
+            " lower sparsity, or another initialisation",
+            NetworkWarning,
+            stacklevel=2,
+        )
+
     def size(self) -> int:
         """Return about how many bytes its state takes: the network's, and as much again for momenta."""
         return 2 * sum(tensor.nbytes for tensor in self._tensors().values())
@@ -279,22 +312,26 @@ class Training:
 
     def load_state(self, state: State) -> None:
         """Go on from such a state; to be called after `start`."""
+        step = state["step"]
+        if type(step) is not int or not 0 <= step <= self._recipe.steps:
+            raise ValueError("the state of a step that does not come")
         mine, saved = self._tensors(), part_of(state, "model")
-        if {n: t.shape for n, t in mine.items()} != {n: t.shape for n, t in saved.items()}:
-            raise ValueError("the state of another network")
+        check_alike(saved, mine)
+        if not is_finite({**saved, "losses": state["losses"]}):
+            raise ValueError("the state of a network that has died")
         for name, tensor in mine.items():
             tensor.detach().copy_(saved[name])
         for number, hook in enumerate(self._hooks):
             hook.load_state(part_of(state, f"hook{number}"))
         self._loop.losses.copy_(state["losses"])
-        self.step = state["step"]
-        if self.done:
-            return
-        self.numbers.load_state(part_of(state, "numbers"))
-        self._loop.update.load_state(part_of(state, "update"))
-        self._loop.jump(self.step, self._phase if state["entered"] else None)
+        self.step = step
+        if not self.done:
+            self.numbers.load_state(part_of(state, "numbers"))
+            self._loop.update.load_state(part_of(state, "update"))
+            self._loop.jump(self.step, self._phase if state["entered"] else None)
+        check_same(self.state(), state)
         # batches follow from the seed: those that are done are drawn again and passed over
-        for first in range(0, self.step, BLOCK):
+        for first in range(0, 0 if self.done else self.step, BLOCK):
             self._load_block(first)
 
     def finish(self) -> Curve:

@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from aprune.training.checkpoint import check_alike, part_of
 from aprune.training.recipe import Recipe
 
 
@@ -53,6 +54,7 @@ class PlainUpdate:
         self.clip = recipe.clip
         self.lr = torch.tensor(recipe.lr, device=next(model.parameters()).device)
         self.optimiser = _optimiser(self.parameters, recipe, self.lr)
+        self._resumed = False
 
     def start(self) -> None:
         """Set momenta to zero where they are; before the first step there are none."""
@@ -69,6 +71,8 @@ class PlainUpdate:
 
     def move(self) -> None:
         """Clip, and take the optimiser's step."""
+        if self._resumed:
+            self._complete()
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.clip, foreach=True)
         self.optimiser.step()
@@ -91,14 +95,35 @@ class PlainUpdate:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Put momenta where they are in memory, or where PyTorch would make them."""
-        for key, value in state.items():
-            number, name = key.split("/")
-            parameter = self.parameters[int(number)]
+        self.start()
+        self._resumed = True
+        for number, parameter in enumerate(self.parameters):
+            given = part_of(state, str(number))
+            if not given:
+                continue
+            like = self._momenta(parameter)
+            check_alike(given, like)
             kept = self.optimiser.state[parameter]
-            if name not in kept:
-                like = parameter.detach() if value.shape == parameter.shape else self.lr
-                kept[name] = torch.empty_like(like, dtype=value.dtype)
-            kept[name].copy_(value)
+            for name, value in given.items():
+                if kept.get(name) is None:
+                    kept[name] = torch.empty_like(like[name], dtype=value.dtype)
+                kept[name].copy_(value)
+
+    def _complete(self) -> None:
+        """Add what is missing after a state that somebody made up: PyTorch wants all momenta or none."""
+        self._resumed = False
+        for parameter in self.parameters if self.state() else ():
+            if parameter.grad is None:
+                continue
+            for name, like in self._momenta(parameter).items():
+                if self.optimiser.state[parameter].get(name) is None:
+                    self.optimiser.state[parameter][name] = torch.zeros_like(like)
+
+    def _momenta(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return tensors such as PyTorch's optimiser keeps of a parameter."""
+        if isinstance(self.optimiser, torch.optim.SGD):
+            return {"momentum_buffer": parameter.detach()}
+        return dict.fromkeys(("exp_avg", "exp_avg_sq"), parameter.detach()) | {"step": self.lr}
 
 
 def _optimiser(
