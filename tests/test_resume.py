@@ -16,7 +16,7 @@ from aprune.methods import METHODS, Method, find_method
 from aprune.parents import vgg
 from aprune.retraining import Result
 from aprune.tasks import Augment, Task
-from aprune.training import checkpoint
+from aprune.training import checkpoint, signals
 from aprune.training.fused import FusedUpdate
 from aprune.training.update import PlainUpdate
 
@@ -475,5 +475,5 @@ def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nobody asked for that")
 
     monkeypatch.setattr(checkpoint.Checkpoint, "write", refuse)
-    monkeypatch.setattr(checkpoint.signal, "signal", refuse)
+    monkeypatch.setattr(signals.signal, "signal", refuse)
     _retrain(None)

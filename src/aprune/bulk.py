@@ -14,11 +14,12 @@ from aprune.progress import Clock, bar
 from aprune.retraining import Ready, Result, Retraining, describe_run, judge, prepare
 from aprune.tasks import Task
 from aprune.training import Curve, EngineName, Recipe, choose_device, choose_engine
-from aprune.training.checkpoint import Checkpoint, Keeper, Signals
+from aprune.training.checkpoint import Checkpoint, Keeper
 from aprune.training.device import watched
 from aprune.training.fit import Training
 from aprune.training.masked import Lane
 from aprune.training.network import network_for
+from aprune.training.signals import Signals
 
 _LOOK_EVERY = 100  # steps between two looks at the losses, each of which waits for the device
 _LARGE = 10_000_000  # parameters of a network of which few at a time keep a GPU busy

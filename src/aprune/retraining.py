@@ -26,9 +26,10 @@ from aprune.training import (
     fit_masked,
 )
 from aprune.training.bare import bare_names
-from aprune.training.checkpoint import checkpointed, digest
+from aprune.training.checkpoint import checkpointed
 from aprune.training.device import watched
 from aprune.training.network import Parent, describe_training, network_for
+from aprune.training.state import digest
 
 
 @dataclass(frozen=True, eq=False)

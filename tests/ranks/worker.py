@@ -20,8 +20,8 @@ import aprune as ap
 from aprune.errors import RankError
 from aprune.methods.attached import Search
 from aprune.tensor_file import pieces_of
-from aprune.training.checkpoint import digest
 from aprune.training.ranks import Team, joined
+from aprune.training.state import digest
 
 DIGITS = ap.load_task("digits")
 FEW = 8

@@ -18,7 +18,7 @@ from aprune.methods.descent import Descent
 from aprune.methods.protocol import Masks, masked_state
 from aprune.methods.theory import Recorder, Theory
 from aprune.training import Hook
-from aprune.training.checkpoint import State, check_alike, part_of, with_prefix
+from aprune.training.state import State, check_alike, part_of, with_prefix
 
 if TYPE_CHECKING:
     from aprune.methods.ap import AP

@@ -18,7 +18,7 @@ from aprune.initialise import initialise
 from aprune.maths.schedules import find_schedule
 from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.training import Hook, Recipe, fit, no_more_than_captured
-from aprune.training.checkpoint import State
+from aprune.training.state import State
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from aprune.maths.select import keep_largest
 from aprune.methods.erk import draw_erk
 from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
 from aprune.training import Curve, KeepMasked, fit, no_more_than_captured
-from aprune.training.checkpoint import State
+from aprune.training.state import State
 
 Grow = Callable[[Tensor, torch.Generator], Tensor]
 """From the gradient of a layer to scores: the connections with the largest come in."""

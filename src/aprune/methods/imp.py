@@ -17,8 +17,8 @@ from aprune.maths.schedules import sparsities_of_rounds
 from aprune.maths.select import shrink
 from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
 from aprune.training import Curve, Hook, choose_engine
-from aprune.training.checkpoint import State, check_alike
 from aprune.training.masked import Lane
+from aprune.training.state import State, check_alike
 
 
 @dataclass(frozen=True)

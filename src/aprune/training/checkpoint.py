@@ -15,32 +15,27 @@ import contextvars
 import hashlib
 import json
 import shutil
-import signal
-import threading
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any, BinaryIO, Protocol, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from aprune.errors import ApruneError, ApruneWarning, FileError
+from aprune.errors import ApruneWarning, FileError
 from aprune.files import check_ordinary, printable, writing
-from aprune.tensor_file import octets_of, pieces_of
+from aprune.tensor_file import pieces_of
 from aprune.training.ranks import current_team
+from aprune.training.state import State, copy_state, is_finite, part_of
 
 INTERVAL = 30.0
 """Seconds from one state of a training to the next, at the least."""
 SHARE = 0.01
 """Of the time that states on the way may take, and as much for those of trainings that are done."""
-
-State = dict[str, Any]
-"""Tensors, and what JSON can hold, by name."""
 
 _FORMAT, _VERSION = "aprune.checkpoint", "1"
 _KEPT = 2  # states of a training
@@ -216,7 +211,7 @@ class Keeper:
 
         def load(state: State) -> None:
             nonlocal taken
-            fresh = _copy(self._training.state())
+            fresh = copy_state(self._training.state())
             try:
                 self._training.load_state(state)
             except BaseException:
@@ -256,155 +251,6 @@ class Keeper:
             self._checkpoint.try_to_write(self._number, state)
             self._written, self._last = self._training.step, time.monotonic()
             self._cost = self._last - clock
-
-
-class Signals:
-    """Holds Ctrl-C and SIGTERM back while a step is done, so that its state can be written first.
-
-    Whoever had asked for them gets them after all, by `deliver` or when the block ends. Who asks a
-    second time is not kept waiting.
-
-    Args:
-        active: Whether to do that; otherwise signals come as they come.
-    """
-
-    def __init__(self, *, active: bool) -> None:
-        self._active = active and threading.current_thread() is threading.main_thread()
-        self._before: dict[int, Any] = {}
-        self._pending: int | None = None
-
-    @property
-    def pending(self) -> bool:
-        """Return whether a signal has come."""
-        return self._pending is not None
-
-    def expect(self) -> None:
-        """Act as if asked to end, since another process was."""
-        if self._active and self._pending is None:
-            self._pending = signal.SIGTERM
-
-    def deliver(self) -> None:
-        """Pass on a signal that has come."""
-        if self._pending is None:
-            return
-        number, self._pending = self._pending, None
-        self._restore()
-        signal.raise_signal(number)
-        self._install()  # whoever got it wants to go on
-
-    def __enter__(self) -> Self:
-        """Take the place of those who get signals."""
-        self._install()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give their place back, and what has come, unless there is something worse to tell."""
-        self._restore()
-        if self._pending is not None and not isinstance(error, ApruneError):
-            signal.raise_signal(self._pending)
-
-    def _install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM) if self._active else ():
-            before = signal.getsignal(number)
-            if before is not None and before != signal.SIG_IGN:
-                self._before[number] = before
-                signal.signal(number, self._note)
-
-    def _restore(self) -> None:
-        while self._before:
-            number, before = self._before.popitem()
-            signal.signal(number, before)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self._pending is None:
-            self._pending = number
-        else:
-            self._restore()
-            signal.raise_signal(number)
-
-
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return a hash of the names, shapes and numbers of some tensors.
-
-    Example:
-        >>> digest({"weight": torch.ones(2)}) == digest({"weight": torch.zeros(2)})
-        False
-    """
-    whole = hashlib.sha256()
-    for name, tensor in tensors.items():
-        whole.update(json.dumps([name, list(tensor.shape), str(tensor.dtype)]).encode())
-        whole.update(octets_of(tensor))
-    return whole.hexdigest()
-
-
-def with_prefix(prefix: str, state: Mapping[str, Any]) -> State:
-    """Put a word in front of all names.
-
-    Example:
-        >>> with_prefix("model", {"weight": 1})
-        {'model/weight': 1}
-    """
-    return {f"{prefix}/{name}": value for name, value in state.items()}
-
-
-def part_of(state: Mapping[str, Any], prefix: str) -> State:
-    """Undo `with_prefix`.
-
-    Example:
-        >>> part_of({"model/weight": 1, "step": 2}, "model")
-        {'weight': 1}
-    """
-    start = f"{prefix}/"
-    return {name[len(start) :]: value for name, value in state.items() if name.startswith(start)}
-
-
-def check_alike(saved: Mapping[str, Any], mine: Mapping[str, Tensor]) -> None:
-    """Raise a `ValueError` unless there are tensors of the same names and shapes.
-
-    Example:
-        >>> check_alike({"weight": torch.ones(2)}, {"weight": torch.zeros(3)})
-        Traceback (most recent call last):
-        ValueError: the state of another network
-    """
-    kept = {name: value.shape for name, value in saved.items() if isinstance(value, Tensor)}
-    if len(kept) < len(saved) or kept != {name: value.shape for name, value in mine.items()}:
-        raise ValueError("the state of another network")
-
-
-def check_same(mine: State, saved: State) -> None:
-    """Raise a `ValueError` unless two states are the same, to the last bit.
-
-    Whoever goes on from a state and is then in another has been given something made up.
-
-    Example:
-        >>> check_same({"step": 5, "weight": torch.ones(2)}, {"step": 5, "weight": torch.ones(2)})
-        >>> check_same({"weight": torch.ones(2)}, {"weight": torch.ones(1)})
-        Traceback (most recent call last):
-        ValueError: not a state that this training can be in
-    """
-    if mine.keys() != saved.keys() or not all(_is_same(mine[name], saved[name]) for name in mine):
-        raise ValueError("not a state that this training can be in")
-
-
-def _is_same(mine: Any, saved: Any) -> bool:
-    if not isinstance(mine, Tensor) or not isinstance(saved, Tensor):
-        return type(mine) is type(saved) and bool(mine == saved)
-    if mine.dtype != saved.dtype or mine.shape != saved.shape:
-        return False
-    ours, theirs = (t.detach().to(mine.device).contiguous().view(-1) for t in (mine, saved))
-    return torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
-
-
-def _copy(state: State) -> State:
-    return {
-        name: value.detach().clone() if isinstance(value, Tensor) else value
-        for name, value in state.items()
-    }
 
 
 def _write(file: BinaryIO, key: str, state: State) -> None:
@@ -455,17 +301,6 @@ def _read(path: Path, key: str) -> State:
 def _checksum_of_header(text: bytes) -> int:
     begin = len(_TO_CHECKSUM)
     return zlib.crc32(text[begin + len(_NO_CHECKSUM) :], zlib.crc32(text[:begin]))
-
-
-def is_finite(state: State) -> bool:
-    """Tell whether all numbers of all tensors are finite.
-
-    Example:
-        >>> is_finite({"step": 3, "weight": torch.tensor([1.0, torch.nan])})
-        False
-    """
-    tensors = (value for value in state.values() if isinstance(value, Tensor))
-    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def _warn(text: str) -> None:

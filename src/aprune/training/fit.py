@@ -1,27 +1,32 @@
 """The training loop: one for searches, pruning rounds and retrainings.
 
-What differs between them comes as hooks, which the loop calls at fixed places and otherwise knows
+What differs between them comes as hooks, which it calls at fixed places and otherwise knows
 nothing about.
 """
 
 import itertools
 import math
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
-from aprune.errors import NetworkWarning, SettingError, TrainingError
+from aprune.errors import NetworkWarning, TrainingError
 from aprune.initialise import RandomNumbers
 from aprune.maths.schedules import find_schedule
 from aprune.progress import bar
 from aprune.tasks import Task
-from aprune.training.batch import BLOCK, Draw, Images, draw_blocks
-from aprune.training.checkpoint import (
-    Keeper,
-    Signals,
+from aprune.training.batch import BLOCK, draw_blocks
+from aprune.training.checkpoint import Keeper
+from aprune.training.engine import Engine, Level, compile_network
+from aprune.training.evaluate import gives_one_output
+from aprune.training.hook import Hook
+from aprune.training.loop import Loop
+from aprune.training.ranks import current_team
+from aprune.training.recipe import Recipe
+from aprune.training.signals import Signals
+from aprune.training.state import (
     State,
     check_alike,
     check_same,
@@ -29,11 +34,6 @@ from aprune.training.checkpoint import (
     part_of,
     with_prefix,
 )
-from aprune.training.device import mixed_precision
-from aprune.training.engine import Engine, Level, compile_network
-from aprune.training.evaluate import gives_one_output
-from aprune.training.ranks import current_team
-from aprune.training.recipe import Recipe
 from aprune.training.update import PlainUpdate, Update
 from aprune.training.whole_batch import whole_batches
 
@@ -42,78 +42,6 @@ _PROBES = 10  # looks at whether the network is still alive,
 _SETTLED = 50  # from this step on: running statistics of norms must have come about
 _SEEN = 64  # images that it is shown for that
 _COMPARE_EVERY = 500  # steps after which processes that train together compare what they hold
-
-
-class Hook:
-    """What may happen around a step; every place does nothing by default.
-
-    `before` and `after` run on the host, once a step. `on_gradient` and `on_update` are part of the
-    step itself and may be captured: they use tensors only, and wait for nothing.
-    """
-
-    def before(self, step: int) -> None:
-        """Set what the coming step reads."""
-
-    def on_gradient(self) -> None:
-        """Change the gradients before they are clipped and used."""
-
-    def on_update(self) -> None:
-        """Follow the update of the weights."""
-
-    def after(self, step: int) -> None:
-        """Look at what the step did."""
-
-    @property
-    def phase(self) -> Hashable:
-        """What kind of step comes next; steps of one phase do the same things."""
-        return None
-
-    def check(self, step: int) -> None:
-        """Raise if numbers went wrong; called every now and then."""
-
-    def state(self) -> State:
-        """Return what it remembers from step to step, beside the network: see `checkpoint.State`."""
-        return {}
-
-    def load_state(self, state: State) -> None:
-        """Remember that again."""
-
-
-class KeepMasked(Hook):
-    """Keeps the weights outside an architecture at exactly zero, whatever the optimiser.
-
-    Their gradients are masked, θ ← θ − β·m∘∇L, so that they enter neither clipping nor momentum, and
-    the weights themselves after each update, so that no optimiser can revive one.
-    """
-
-    def __init__(self, model: nn.Module, masks: Mapping[str, Tensor]) -> None:
-        parameters = dict(model.named_parameters())
-        self.weights: list[Tensor] = [parameters[name] for name in masks]
-        # like the weight in memory too: both are read side by side at every step
-        self.masks = [torch.empty_like(weight) for weight in self.weights]
-        self.load(masks)
-
-    def load(self, masks: Mapping[str, Tensor]) -> None:
-        """Take over other masks of the same weights, where these are in memory."""
-        for mine, name in zip(self.masks, masks, strict=True):
-            mine.detach_().copy_(masks[name])
-        self.on_update()
-
-    def on_gradient(self) -> None:
-        """Mask the gradients."""
-        pairs = [
-            (weight.grad, mask)
-            for weight, mask in zip(self.weights, self.masks, strict=True)
-            if weight.grad is not None
-        ]
-        if pairs:  # none if the user froze all of them
-            torch._foreach_mul_([grad for grad, _ in pairs], [mask for _, mask in pairs])
-
-    def on_update(self) -> None:
-        """Mask the weights."""
-        if self.weights:
-            with torch.no_grad():
-                torch._foreach_mul_(self.weights, self.masks)
 
 
 @dataclass(frozen=True)
@@ -202,7 +130,7 @@ class Training:
         self._team = current_team()
         network = compile_network(model) if engine == "compiled" else model
         update = update or PlainUpdate(model, recipe)
-        self._loop = _Loop(network, task, recipe, hooks, update)
+        self._loop = Loop(network, task, recipe, hooks, update)
         self._engine = Engine(
             self._loop.step,
             self._loop.device,
@@ -353,111 +281,6 @@ class Training:
         """Return the network's own numbers by name, and not the shadows of them."""
         tensors: dict[str, Tensor] = dict(self._model.named_parameters())
         return {**tensors, **dict(self._model.named_buffers()), **self._loop.update.weights()}
-
-
-class _Loop:
-    """One step on tensors that stay where they are, so that it can be captured.
-
-    What a step needs to know lies on the device for many steps ahead, and the step itself counts
-    where it is: the host has nothing to tell it.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        task: Task,
-        recipe: Recipe,
-        hooks: Sequence[Hook],
-        update: Update,
-    ) -> None:
-        self.model, self.recipe, self.hooks, self.update = model, recipe, hooks, update
-        self.device = task.train_labels.device
-        self.images = Images(task, augment=recipe.augment)
-        self.losses = torch.zeros(recipe.steps, device=self.device)
-        self.batch = batch = min(recipe.batch, len(task.train_labels))
-        self._team, self._mine = current_team(), current_team().share(batch)
-        if batch < self._team.size:
-            raise SettingError(
-                f"a batch of {batch} images is too small for {self._team.size} processes: expected an"
-                " image for each"
-            )
-        self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self._draws = torch.zeros((BLOCK, 4, batch), dtype=torch.int64, device=self.device)
-        self._rates = torch.zeros((BLOCK, 2), device=self.device)
-        self.phase: Hashable = None
-
-    def start(self, task: Task) -> None:
-        """Go back to step 0, with the images of `task`."""
-        self._step.zero_()
-        self.images.load(task)
-        self.update.start()
-
-    def load(self, draws: Draw, lrs: Sequence[float]) -> None:
-        """Take the batches and learning rates of the coming steps."""
-        parts = (draws.index, draws.rows, draws.columns, draws.mirror.long())
-        self._draws[: len(lrs)] = torch.stack(parts, 1)
-        rates = torch.tensor(lrs, dtype=torch.float32, device=self.device)
-        self._rates[: len(lrs)] = torch.stack((draws.share, rates), 1)
-
-    def enter(self, phase: Hashable) -> None:
-        if phase != self.phase:
-            self.phase = phase
-            self.update.begin()
-
-    def jump(self, step: int, phase: Hashable) -> None:
-        """Go to a step; `phase` is that of the step before, or None if `update` is to look anew."""
-        self._step.fill_(step)
-        self.phase = phase
-
-    def step(self) -> None:
-        self.update.forget()
-        draw, lr = self._look_up()
-        self.update.lr.copy_(lr)
-        with mixed_precision(self.device):
-            loss = self._mixed_loss(draw) if self.recipe.mixup else self._loss(draw)
-        loss.backward()
-        loss = loss.detach()
-        self._team.add([loss, *self._gradients()])
-        for hook in self.hooks:
-            hook.on_gradient()
-        self.update.move()
-        for hook in self.hooks:
-            hook.on_update()
-        self.losses.index_copy_(0, self._step, loss.reshape(1).to(self.losses.dtype))
-        self._step += 1
-
-    def _look_up(self) -> tuple[Draw, Tensor]:
-        """Return this step's batch and learning rate."""
-        here = self._step % BLOCK
-        index, rows, columns, mirror = self._draws.index_select(0, here)[0].unbind()
-        share, lr = self._rates.index_select(0, here)[0].unbind()
-        return Draw(index, rows, columns, mirror.bool(), share), lr
-
-    def _loss(self, draw: Draw) -> Tensor:
-        x, y = self._take(draw)
-        return self._weigh(nn.functional.cross_entropy(self.model(x), y))
-
-    def _mixed_loss(self, draw: Draw) -> Tensor:
-        """Lay over each image another of the batch, and ask for both labels in the same shares."""
-        x, y = self._take(draw)
-        over, labels = (x.flip(0), y.flip(0)) if self._team.alone else self._take(draw.flipped())
-        scores = self.model(x.lerp(over, draw.share))
-        losses = [nn.functional.cross_entropy(scores, wanted) for wanted in (y, labels)]
-        return self._weigh(losses[0].lerp(losses[1], draw.share))
-
-    def _take(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        """Return the images and labels of a batch, or this process's share of them."""
-        return self.images.take(draw if self._team.alone else draw.part(self._mine))
-
-    def _weigh(self, mean: Tensor) -> Tensor:
-        """Return what the mean over a share brings to that over the whole batch."""
-        mine = self._mine.stop - self._mine.start
-        return mean if self._team.alone else mean * (mine / self.batch)
-
-    def _gradients(self) -> list[Tensor]:
-        """Return all gradients; those of a mask belong to buffers."""
-        tensors = itertools.chain(self.model.parameters(), self.model.buffers())
-        return [tensor.grad for tensor in tensors if tensor.grad is not None]
 
 
 def _check(losses: Sequence[float], recipe: Recipe) -> None:

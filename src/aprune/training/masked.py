@@ -19,8 +19,9 @@ from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training.bare import bare_names, signs_shown
 from aprune.training.engine import EngineName, Level, choose_engine, no_more_than_captured
-from aprune.training.fit import Curve, Hook, KeepMasked, Training
+from aprune.training.fit import Curve, Training
 from aprune.training.fused import FusedUpdate
+from aprune.training.hook import Hook, KeepMasked
 from aprune.training.recipe import Recipe
 
 

@@ -8,9 +8,9 @@ from torch import nn
 
 from aprune.parents import build_parent, parent_for, parent_names
 from aprune.tasks import Task
-from aprune.training.checkpoint import digest
 from aprune.training.device import place
 from aprune.training.recipe import Recipe, describe_settings
+from aprune.training.state import digest
 
 Parent = str | nn.Module | Callable[[Any], nn.Module]
 """A name, a network, or a function from a task to a network."""

@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from aprune.training.checkpoint import check_alike, part_of
 from aprune.training.recipe import Recipe
+from aprune.training.state import check_alike, part_of
 
 
 class Update(Protocol):
