@@ -110,6 +110,22 @@ class Architecture:
         return fingerprint(self.shapes)
 
     @property
+    def digest(self) -> str:
+        """A hash of names, shapes and connections: equal architectures have equal ones.
+
+        Example:
+            >>> arch = Architecture({"head": torch.arange(4) < 2})
+            >>> arch.digest == arch.with_provenance(seed=1).digest
+            True
+            >>> arch.digest == Architecture({"head": torch.arange(4) < 3}).digest
+            False
+        """
+        whole = hashlib.sha256(self.fingerprint.encode())
+        for packed in self._content.packed.values():
+            whole.update(packed)
+        return whole.hexdigest()
+
+    @property
     def provenance(self) -> Mapping[str, Any]:
         """Where the architecture comes from; a copy, as JSON gives it back."""
         return MappingProxyType(parse_provenance(self._content.provenance))
