@@ -82,7 +82,7 @@ def in_float32() -> Iterator[None]:
     """Compute everything in float32 for the block, and convolutions in the same way each time."""
     precise = contextlib.nullcontext
     with (
-        mock.patch("aprune.training.fit.mixed_precision", lambda device: precise(device)),
+        mock.patch("aprune.training.loop.mixed_precision", lambda device: precise(device)),
         mock.patch("aprune.training.shadow._NARROW", ()),
         torch.backends.cudnn.flags(deterministic=True, allow_tf32=False),
     ):
