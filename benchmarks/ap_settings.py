@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from held_out import without_test_images
-
 import aprune as ap
 from aprune.cli.methods import make_method
 from aprune.files import writing
@@ -63,7 +61,7 @@ def measure(ask: argparse.Namespace, names: list[str], seed: int) -> dict[str, d
     digits = ask.old == "digits"
     old = ap.load_task(ask.old, classes=list(range(5)) if digits else None)
     classes = list(range(5, 10)) if digits else ask.classes
-    new = without_test_images(ask.new, classes=classes, images=ask.images, seed=seed)
+    new = ap.load_task(ask.new, classes=classes, images=ask.images, seed=seed, split="tuning")
     retraining = ap.Recipe.for_transfer(build_parent(ask.parent, new), new).but(steps=ask.steps)
     rows: dict[str, dict[str, Any]] = {}
     places: dict[ap.Retraining, tuple[str, str]] = {}

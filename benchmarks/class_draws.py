@@ -11,9 +11,10 @@ import argparse
 from collections.abc import Callable
 
 import torch
-from held_out import without_test_images
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, one_hot, unfold
+
+import aprune as ap
 
 PATCH, PATCHES, JUDGED = 6, 1_000, 1_500
 PENALTIES = (1e3, 3e3, 1e4, 3e4, 1e5)
@@ -30,7 +31,7 @@ def main() -> None:
 
 
 def judge(classes: int | list[int], seed: int) -> float:
-    task = without_test_images("cifar100", classes=classes, images=500, seed=seed)
+    task = ap.load_task("cifar100", classes=classes, images=500, seed=seed, split="tuning")
     generator = torch.Generator().manual_seed(0)
     images = torch.cat([task.train_images, task.train_images.flip(3)])
     labels = torch.cat([task.train_labels] * 2)

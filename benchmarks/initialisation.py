@@ -8,7 +8,6 @@ be chosen by it.
 """
 
 import torch
-from held_out import without_test_images
 
 import aprune as ap
 from aprune.maths.statistics import summarise
@@ -29,7 +28,7 @@ def main() -> None:
         search = ap.Recipe.for_search(ap.build_parent(parent, big), big).but(steps=500)
         scores: dict[tuple[float, str], list[float]] = {}
         for seed in SEEDS:
-            small = without_test_images("digits", classes=NEW, images=50, seed=seed)
+            small = ap.load_task("digits", classes=NEW, images=50, seed=seed, split="tuning")
             found = ap.find(parent, big, sparsity=SPARSITIES, seed=seed, recipe=search)
             for sparsity, architecture in zip((0.0, *SPARSITIES), (None, *found), strict=True):
                 for scheme in SCHEMES:

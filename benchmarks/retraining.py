@@ -12,8 +12,6 @@ import argparse
 import itertools
 import time
 
-from held_out import without_test_images
-
 import aprune as ap
 from aprune.errors import TrainingError
 from aprune.maths.statistics import summarise
@@ -30,7 +28,9 @@ def main() -> None:
         row = f"| {' | '.join(str(value) for value in values)} |"
         accuracies, losses, begin = [], [], time.perf_counter()
         for seed in range(ask.seeds):
-            task = without_test_images(ask.task, classes=ask.classes, images=ask.images, seed=seed)
+            task = ap.load_task(
+                ask.task, classes=ask.classes, images=ask.images, seed=seed, split="tuning"
+            )
             try:
                 result = ap.transfer(
                     architecture(ask, task, seed),

@@ -158,7 +158,8 @@ def test_nothing_to_do_is_nothing_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "small", "large"), [(100 * 2**30, 8, 4), (4 * 2**30, 3, 1), (2**20, 1, 1)]
+    ("free", "small", "large"),
+    [(100 * 2**30, 8, 8), (20 * 2**30, 8, 4), (4 * 2**30, 3, 1), (2**20, 1, 1)],
 )
 def test_as_many_side_by_side_as_there_is_room_for(
     monkeypatch: pytest.MonkeyPatch, free: int, small: int, large: int

@@ -22,8 +22,8 @@ from aprune.training.network import network_for
 from aprune.training.signals import Signals
 
 _LOOK_EVERY = 100  # steps between two looks at the losses, each of which waits for the device
-_LARGE = 10_000_000  # parameters of a network of which few at a time keep a GPU busy
-_AT_A_TIME = (4, 8)  # networks to train side by side on a GPU, large ones and others
+_AT_A_TIME = 8  # networks to train side by side on a GPU
+_SAVED = 4  # side by side, compiled code saves so much less time than alone
 
 
 def transfer_many(
@@ -44,8 +44,7 @@ def transfer_many(
         retrainings: What to do. Those that differ only in architecture, images, classes, seed, share of
             mixed images, learning rate or schedule have one shape.
         lanes: How many of a shape to train side by side, which pays on a GPU that one alone leaves
-            idle. None takes 1 on a CPU; on a GPU 4 of a large network, 8 of a small one, or as
-            many as its memory has room for.
+            idle. None takes 1 on a CPU, and on a GPU 8, or as many as its memory has room for.
         device: `auto`, `cpu` or `cuda`.
         engine: How training steps are run (see `transfer`).
         progress: Whether to show a bar; None shows it on a terminal.
@@ -129,9 +128,8 @@ def _do_group(
 def _make_lane(retraining: Retraining, where: torch.device, engine: EngineName, runs: int) -> Lane:
     model = _build(retraining, where)
     recipe = retraining.recipe or Recipe.for_transfer(model, retraining.task)
-    # side by side they leave less idle time that compiled code could save
-    steps = runs * recipe.steps // _AT_A_TIME[_is_small(model)]
-    return Lane(model, bare=retraining.bare, engine=choose_engine(engine, model, steps))
+    level = choose_engine(engine, model, runs * recipe.steps // _SAVED)
+    return Lane(model, bare=retraining.bare, engine=level)
 
 
 def _build(retraining: Retraining, where: torch.device) -> nn.Module:
@@ -153,19 +151,11 @@ def _count(model: nn.Module, where: torch.device) -> int:
     """Return how many networks such as `model` to train side by side."""
     if where.type != "cuda":
         return 1
-    size = _size(model)
+    size = sum(p.numel() for p in model.parameters())
     # weights, momenta, masks and what merged layers keep, in bytes; and room for images in between
     each = 24 * size + 2**30
     free, _ = torch.cuda.mem_get_info(where)
-    return max(1, min(_AT_A_TIME[_is_small(model)], free // each))
-
-
-def _is_small(model: nn.Module) -> bool:
-    return _size(model) < _LARGE
-
-
-def _size(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+    return max(1, min(_AT_A_TIME, free // each))
 
 
 @dataclass
@@ -198,7 +188,7 @@ class _Run:
             about = describe_run(retraining, ready, lane.model, engine)
             checkpoint = Checkpoint(retraining.checkpoint, about)
         training = stack.enter_context(lane.run(ready.masks, placed, ready.recipe, seed=seed))
-        keeper = Keeper(training, checkpoint, beside=_AT_A_TIME[_is_small(lane.model)])
+        keeper = Keeper(training, checkpoint, beside=_AT_A_TIME)
         stream = torch.cuda.Stream(where) if where.type == "cuda" else None
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(where))

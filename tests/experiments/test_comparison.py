@@ -280,6 +280,8 @@ def test_learning_rate_does_not_depend_on_test_images(
     def spoilt(*args: Any, **kwargs: Any) -> Task:
         """Load a task on whose test images whatever learns does worse than what does not."""
         task = load_task(*args, **kwargs)
+        if kwargs["split"] == "tuning":  # it holds none
+            return task
         wrong = (task.test_labels + 1) % task.num_classes
         return dataclasses.replace(task, test_labels=wrong)
 
@@ -331,11 +333,35 @@ def test_tuning_is_judged_on_training_images_only() -> None:
     made = plan.Plan(TINY, torch.device("cpu"))
     tuning, final = made.tuning(DENSE, 7, TRIAL), made.final(DENSE, 7, TRIAL)
     assert tuning.recipe == final.recipe
-    judged = {image.numpy().tobytes() for image in tuning.task.test_images}
-    trained = {image.numpy().tobytes() for image in tuning.task.train_images}
-    assert (len(judged), len(trained)) == (6, 24)
-    assert judged | trained == {image.numpy().tobytes() for image in final.task.train_images}
-    assert not judged & {image.numpy().tobytes() for image in final.task.test_images}
+    assert torch.equal(tuning.task.train_images, final.task.train_images)
+    every = load_task("digits", classes=final.task.provenance["classes"])
+    assert content(tuning.task.test_images) == (
+        content(every.train_images) - content(final.task.train_images)
+    )
+    assert not content(tuning.task.test_images) & content(final.task.test_images)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        TaskChoice("digits", classes=(0, 1)),  # all images
+        TaskChoice("digits", classes=(0, 1), images=230),  # nearly all
+        TaskChoice("digits", classes=(0, 1), images=30, split="test"),
+    ],
+)
+def test_a_task_that_leaves_too_few_images_is_tuned_on_a_part_of_its_own(
+    choice: TaskChoice,
+) -> None:
+    made = plan.Plan(dataclasses.replace(TINY, new_task=choice), torch.device("cpu"))
+    tuning, final = made.tuning(DENSE, 7, TRIAL), made.final(DENSE, 7, TRIAL)
+    judged, trained = content(tuning.task.test_images), content(tuning.task.train_images)
+    assert len(judged) == pytest.approx(len(trained) / 4, abs=2)
+    assert not judged & trained
+    assert judged | trained == content(final.task.train_images)
+
+
+def content(images: torch.Tensor) -> set[bytes]:
+    return {image.numpy().tobytes() for image in images}
 
 
 def test_methods_share_tasks_and_each_is_loaded_once(

@@ -313,7 +313,39 @@ def test_a_task_of_test_images_is_resized_and_normalised_as_any_other() -> None:
     np.testing.assert_allclose(task.std.numpy(), [pixels.std()], rtol=1e-6)
 
 
-def test_only_a_task_of_test_images_tells_its_split() -> None:
+@pytest.mark.parametrize("images", [3, 7, 9])
+def test_a_task_to_choose_settings_by_learns_the_same_and_holds_no_test_image(
+    marked: Callable[[list[int]], DataSet], images: int
+) -> None:
+    data = marked([10, 12, 0, 11, 15])
+    usual, task = (
+        make_task(data, classes=[4, 0, 3], images=images, seed=2, split=split)
+        for split in ("train", "tuning")
+    )
+    assert torch.equal(task.train_images, usual.train_images)
+    assert torch.equal(task.train_labels, usual.train_labels)
+    train, judges = rows(task.train_images), rows(task.test_images)
+    of_classes = torch.isin(data.train_labels, torch.tensor([4, 0, 3]))
+    assert sorted(train + judges) == sorted(rows(data.train_images[of_classes]))
+    assert not set(train) & set(judges)
+    assert not set(train + judges) & set(rows(data.test_images))
+    original = torch.tensor([4, 0, 3])
+    assert torch.equal(original[task.test_labels], task.test_images[:, 0, 0, 0].long())
+    assert task.provenance == {**usual.provenance, "split": "tuning"}
+
+
+def test_some_training_images_must_be_left_to_choose_by() -> None:
+    whole = len(load_task("digits").train_labels)
+    with pytest.raises(
+        TaskError, match=f"of split 'tuning'; digits has {whole} training images"
+    ) as caught:
+        load_task("digits", images=whole, split="tuning")
+    most = int(str(caught.value).partition("at most ")[2].partition(",")[0])
+    assert most < whole
+    assert len(load_task("digits", images=most, split="tuning").train_labels) == most
+
+
+def test_only_a_task_of_one_part_tells_its_split() -> None:
     def load(**settings: str) -> Task:
         return load_task("digits", classes=[4, 2], images=9, seed=3, **settings)  # type: ignore[arg-type]
 
@@ -377,7 +409,7 @@ def test_impossible_numbers_of_test_images_are_refused(
 
 @pytest.mark.parametrize("split", ["validation", "", "Test", None, 1, ["test"]])
 def test_an_unknown_split_is_refused(split: object) -> None:
-    with pytest.raises(TaskError, match="as the split; give 'train' or 'test'"):
+    with pytest.raises(TaskError, match="as the split; give 'train', 'test' or 'tuning'"):
         load_task("digits", split=split)  # type: ignore[arg-type]
-    with pytest.raises(TaskError, match="as the split; give 'train' or 'test'"):
+    with pytest.raises(TaskError, match="as the split; give 'train', 'test' or 'tuning'"):
         make_task(digits(), split=split)  # type: ignore[arg-type]

@@ -157,6 +157,15 @@ class Architecture:
         """Return fresh boolean masks, by name."""
         return {name: self.mask(name, device) for name in self.shapes}
 
+    def densities(self) -> dict[str, float]:
+        """Return the fraction of connections that each mask keeps, by name.
+
+        Example:
+            >>> Architecture({"head": torch.tensor([[True, False], [False, False]])}).densities()
+            {'head': 0.25}
+        """
+        return {name: self._counts[name] / math.prod(s) for name, s in self.shapes.items()}
+
     def layers(self) -> tuple[Layer, ...]:
         """Describe each mask: its density, its units without input, its inputs without output.
 
@@ -284,7 +293,7 @@ class Architecture:
         kept = round(total * Fraction(self.kept, self.total))
         if sparsity is not None:
             kept = keep_count(total, sparsity)
-        here = {name: self._counts[name] / math.prod(s) for name, s in self.shapes.items()}
+        here = self.densities()
         densities = carry_densities(self.shapes, here, shapes)
         parts = {name: round(densities[name] * size * 2**20) for name, size in sizes.items()}
         counts = spread_in_proportion(sizes, parts, kept)

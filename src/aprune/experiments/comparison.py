@@ -2,8 +2,8 @@
 
 What makes it fair: every method gets the same images, the same seeds of its fresh weights, as many
 connections and the same grid of learning rates, and of shares of mixed images if asked for. They are
-chosen for each method and sparsity on a held-out part of the new task's training images; its test images
-are looked at once, at the end.
+chosen for each method and sparsity on training images that the new task leaves unused, or on a part of
+its own where it leaves too few; its test images are looked at once, at the end.
 """
 
 from collections.abc import Iterable, Sequence

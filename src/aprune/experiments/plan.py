@@ -1,5 +1,6 @@
 """What a comparison consists of: its settings, and the runs that follow from them."""
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,20 +11,22 @@ import torch
 from torch import nn
 
 from aprune.connections import find_connections
-from aprune.errors import SettingError
+from aprune.errors import SettingError, TaskError
 from aprune.experiments.run import SearchRun, TransferRun
 from aprune.experiments.variant import VARIANTS, is_possible
 from aprune.initialise import Scheme
 from aprune.maths.select import check_sparsity
 from aprune.methods import METHODS, Method, find_method
-from aprune.tasks import Task, load_task
+from aprune.tasks import Split, Task, load_task
 from aprune.training import Recipe
 from aprune.training.network import outline_for
 
 DENSE = "dense"
 _PAPER_LR = 0.1  # c of the paper's c/√i, for which it gives no number
-_HELD_OUT = 0.2  # of the new task's training images, to choose the learning rate on
-_TUNING_SEEDS = 3  # the held-out images of one repetition are few: a choice by them is a toss-up
+_HELD_OUT = 0.2  # of the new task's training images, to choose the learning rate on at the least
+_TUNING_SEEDS = (
+    3  # where no more are held out, those of one repetition are few: a choice is a toss-up
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class TaskChoice:
         classes: How many to draw with the seed, or which; None for all.
         images: How many training images to draw with the seed; None for all.
         size: Height and width to resize to; None leaves them as they are.
-        split: `test` for a task of the test images alone, as `load_task` takes it.
+        split: `test` for a task of the test images alone, `tuning` for one of the training images
+            alone, as `load_task` takes it.
 
     Example:
         >>> TaskChoice("digits", classes=2, images=20).load(seed=1).classes
@@ -46,12 +50,12 @@ class TaskChoice:
     classes: int | tuple[int, ...] | tuple[str, ...] | None = None
     images: int | None = None
     size: int | None = None
-    split: Literal["train", "test"] = "train"
+    split: Split = "train"
 
     @property
     def draws(self) -> bool:
         """Whether different seeds give different tasks."""
-        return isinstance(self.classes, int) or self.images is not None or self.split == "test"
+        return isinstance(self.classes, int) or self.images is not None or self.split != "train"
 
     def load(self, seed: int) -> Task:
         """Load the task that `seed` draws, on the CPU."""
@@ -82,7 +86,7 @@ class Arm(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings of a retraining that are chosen for each method and sparsity on held-out images.
+    """Settings of a retraining that are chosen for each method and sparsity on training images.
 
     Attributes:
         lr: Peak learning rate.
@@ -228,7 +232,7 @@ class Plan:
     def __init__(self, comparison: Comparison, device: torch.device) -> None:
         self.comparison, self.device = comparison, device
         self._tasks: dict[tuple[TaskChoice, int], Task] = {}
-        self._held_out: dict[int, Task] = {}
+        self._for_tuning: dict[int, Task] = {}
         self._networks: dict[tuple[str, tuple[int, int, int], int], nn.Module] = {}
         self._retrained = comparison.onto or comparison.parent
 
@@ -258,11 +262,24 @@ class Plan:
         return usual.but(steps=c.search_steps, batch=c.search_batch, lr=c.search_lr)
 
     def tuning(self, arm: Arm, seed: int, trial: Trial) -> TransferRun:
-        """Return a retraining that never sees the test images: a part of the others judges it."""
-        if seed not in self._held_out:
-            choice = self.comparison.tuning_task or self.comparison.new_task
-            self._held_out[seed] = self._task(choice, seed).hold_out(_HELD_OUT, seed)
-        return self._transfer(arm, seed, trial, self._held_out[seed])
+        """Return a retraining that never sees the test images: other training images judge it."""
+        if seed not in self._for_tuning:
+            self._for_tuning[seed] = self._tuning_task(seed)
+        return self._transfer(arm, seed, trial, self._for_tuning[seed])
+
+    def _tuning_task(self, seed: int) -> Task:
+        """Return the task that settings are chosen by.
+
+        It is judged on the training images that the new task leaves unused; if these are too few, on
+        some of those that it has.
+        """
+        choice = self.comparison.tuning_task or self.comparison.new_task
+        if choice.split == "train" and choice.images is not None:
+            with contextlib.suppress(TaskError):  # there may be none left
+                task = self._task(replace(choice, split="tuning"), seed)
+                if len(task.test_labels) >= _HELD_OUT * len(task.train_labels):
+                    return task
+        return self._task(choice, seed).hold_out(_HELD_OUT, seed)
 
     def final(self, arm: Arm, seed: int, trial: Trial) -> TransferRun:
         """Return a retraining whose accuracy counts."""

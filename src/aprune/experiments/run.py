@@ -111,7 +111,7 @@ class SearchRun:
                 "connections": [architecture.kept for architecture in found.architectures],
                 "empty_layers": [len(a.empty_layers()) for a in found.architectures],
                 "densities": [
-                    {layer.name: round(layer.density, 6) for layer in a.layers()}
+                    {name: round(density, 6) for name, density in a.densities().items()}
                     for a in found.architectures
                 ],
             }

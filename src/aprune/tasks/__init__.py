@@ -18,6 +18,7 @@ __all__ = [
     "Augment",
     "DataCheck",
     "DataDescription",
+    "Split",
     "Task",
     "check",
     "describe_data",
@@ -47,7 +48,9 @@ def load_task(
         seed: Decides which classes and which images are drawn, in the same way on every machine.
         size: Height and width to resize to; by default as they are, for a folder 32.
         split: "test" makes the task of the data set's test images alone. `images` of them, by
-            default half, are its training images; all others are its test images.
+            default half, are its training images; all others are its test images. "tuning" does the
+            same with the data set's training images: a task to choose settings by, which learns from
+            the images that "train" gives and holds no test image.
 
     Returns:
         The task, on the CPU.

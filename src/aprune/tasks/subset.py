@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from aprune.tasks.dataset import DataSet
 from aprune.tasks.draw import shuffled
 from aprune.tasks.task import Task
 
-Split = Literal["train", "test"]
+Split = Literal["train", "test", "tuning"]
 LARGEST_SIZE = 1024
 _CHUNK = 1024  # images resized at once, so that their float copies stay small
 
@@ -29,18 +29,19 @@ def make_task(
 ) -> Task:
     """Choose classes and training images of a data set.
 
-    The test images of the classes stay whole, unless the training images are chosen among them.
+    The test images of the classes stay whole, unless the task is made of one part alone.
 
     Args:
         data: Where to choose from.
         classes: How many classes to draw, or which (numbers or names, in the order of the new
             labels); all that are there by default.
         images: Number of training images, balanced over the classes; all by default, and half of
-            the test images where `split` is "test".
+            the part that the task is made of if `split` is "test" or "tuning".
         seed: Decides what is drawn.
         size: Height and width to resize to; as they are by default.
         split: "test" makes the task of the test images alone: those that are not chosen to train
-            on are its test images.
+            on are its test images. "tuning" makes it of the training images alone in the same way:
+            it learns from the same images as with "train", and settings may be chosen by it.
 
     Returns:
         The task, with labels 0 … K − 1.
@@ -58,10 +59,13 @@ def make_task(
     chosen = choose_classes(data, classes, seed)
     if split == "test":
         data = replace(data, train_images=data.test_images, train_labels=data.test_labels)
-        images = _leave_some(data, chosen, images, seed)
+    elif split == "tuning":
+        data = replace(data, test_images=data.train_images, test_labels=data.train_labels)
+    if split != "train":
+        images = _leave_some(data, chosen, images, seed, split)
     train = choose_images(data, chosen, images, seed)
     test = torch.isin(data.test_labels, torch.tensor(chosen)).nonzero().flatten()
-    if split == "test":
+    if split != "train":
         test = test[~torch.isin(test, train)]
     renumber = torch.full((len(data.classes),), -1)
     renumber[chosen] = torch.arange(len(chosen))
@@ -81,7 +85,7 @@ def make_task(
             "seed": int(seed),
             "size": None if size is None else int(size),
         }
-        | ({"split": "test"} if split == "test" else {}),
+        | ({"split": split} if split != "train" else {}),
     )
 
 
@@ -218,13 +222,13 @@ def check_size(size: int | None) -> None:
 
 
 def check_split(split: Split) -> None:
-    """Raise a `TaskError` unless `split` is "train" or "test".
+    """Raise a `TaskError` unless `split` is "train", "test" or "tuning".
 
     Example:
         >>> check_split("test")
     """
-    if split not in ("train", "test"):
-        raise TaskError(f"got {split!r} as the split; give 'train' or 'test'")
+    if split not in get_args(Split):
+        raise TaskError(f"got {split!r} as the split; give 'train', 'test' or 'tuning'")
 
 
 def _turns(classes: int, seed: int) -> list[int]:
@@ -239,22 +243,25 @@ def _most(sizes: Sequence[int], seed: int) -> int:
     return min(size * len(sizes) + turn for size, turn in zip(sizes, turns, strict=True))
 
 
-def _leave_some(data: DataSet, classes: Sequence[int], images: int | None, seed: int) -> int:
-    """Return how many test images to train on, half by default; one of each class must be left."""
+def _leave_some(
+    data: DataSet, classes: Sequence[int], images: int | None, seed: int, split: Split
+) -> int:
+    """Return how many images to train on, half by default; one of each class must be left."""
+    part = "training" if split == "tuning" else "test"
     sizes = data.test_labels.bincount(minlength=len(data.classes))[list(classes)].tolist()
     smallest: int = min(sizes)
     if smallest < 2:
         raise TaskError(
             f"class {data.classes[classes[sizes.index(smallest)]]} of {data.name} has {smallest}"
-            " test image; split 'test' needs at least 2 of each class, one to train on and one to"
-            " test on: choose other classes"
+            f" {part} image; split {split!r} needs at least 2 of each class, one to train on and one"
+            " to test on: choose other classes"
         )
     if images is None:
         return smallest // 2 * len(classes)
     wanted, most = _whole(images), _most([size - 1 for size in sizes], seed)
     if wanted is not None and wanted > most:
         raise TaskError(
-            f"got {wanted} training images of split 'test'; {data.name} has {sum(sizes)} test"
+            f"got {wanted} training images of split {split!r}; {data.name} has {sum(sizes)} {part}"
             f" images of these {len(classes)} classes and one of each must be left to test on: ask"
             f" for at most {most}, or leave the number out to use half"
         )
