@@ -133,15 +133,16 @@ def plan(
 
 
 def _tuning_task(setting: Setting, figure: str) -> TaskChoice | None:
-    """Return where learning rates are chosen for figures with many images: on those of table 1.
+    """Return where learning rates are chosen for a figure with somewhat more images than table 1: there.
 
-    Fewer images are among more: these are a part of what the figure trains on.
+    Fewer images are among more: these are a part of what the figure trains on. Ten times as many want
+    other rates.
     """
     many, enough = setting.new[figure], setting.new[TABLE1]
     assert many.images is not None
     assert enough.images is not None
     alike = replace(many, images=enough.images) == enough
-    return enough if alike and many.images > enough.images else None
+    return enough if alike and enough.images < many.images <= 2 * enough.images else None
 
 
 def _part(steps: int | None, quick: bool, otherwise: int) -> int | None:
