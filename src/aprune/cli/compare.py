@@ -74,7 +74,7 @@ def compare(
     lrs: Annotated[
         str | None,
         typer.Option(
-            metavar="X,…", help="Learning rates to choose from on held-out images; else three."
+            metavar="X,…", help="Rates to choose from on other training images; else three."
         ),
     ] = None,
     mixups: Annotated[
