@@ -378,6 +378,23 @@ def test_both_damaged(begun: Path, steps: list[int]) -> None:
     assert_results_same(result, _retrain(None))
 
 
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_damage_does_not_outlive_the_states_that_come_after_it(
+    damaged: int, begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was refused is of a later step than what is written next, and not worth more."""
+    for path in sorted(begun.iterdir())[-damaged:]:
+        _cut(path)
+    with monkeypatch.context() as patch:
+        steps = _stop_at(patch, 5)
+        with pytest.warns(ApruneWarning, match="damaged") as told, pytest.raises(Stop):
+            _retrain(begun)
+        assert (len(steps), len(told)) == (5, damaged)
+    done = (11 if damaged == 1 else 0) + 4
+    names = sorted(path.stem for path in begun.iterdir())
+    assert [int(name.rpartition("-")[2]) for name in names] == [done - 1, done]
+
+
 def test_the_state_of_another_network_is_not_believed(begun: Path, steps: list[int]) -> None:
     """As when code behind a name was changed: the key does not know."""
     newest = sorted(begun.iterdir())[-1]

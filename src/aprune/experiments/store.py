@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aprune.architecture import Architecture
 from aprune.errors import ArchitectureError, FileError, SettingError
-from aprune.files import check_ordinary, claimed, printable, writing
+from aprune.files import check_no_link, check_ordinary, claimed, printable, writing
 from aprune.parents import parent_names
 from aprune.tasks.pages import check_whole, opened
 from aprune.trained import Trained, load_model
-from aprune.training.checkpoint import remove_checkpoint
+from aprune.training.checkpoint import CLAIM, remove_checkpoint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +89,7 @@ class Store:
             whole = entry["checksum"] == _digest(entry["result"])
             same = _canonical(entry["description"]) == _canonical(description)
             if whole and same and _is_result(entry["result"], description):
-                remove_checkpoint(self.checkpoint(description))  # done, so of no more use
+                self._tidy(description)
                 return dict(entry["result"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError, SettingError):
             pass
@@ -111,7 +111,7 @@ class Store:
 
     def checkpoint(self, description: Description) -> Path:
         """Return the folder for states of the run so described, while it is under way."""
-        place = self._place("checkpoints") / key_of(description)
+        place = self._state_place(description)
         if not self._counts(place):
             remove_checkpoint(self._note(place))
         return place
@@ -121,7 +121,7 @@ class Store:
 
         Whoever gets the claim looks once more whether the run was done in between.
         """
-        return claimed(self._place("checkpoints") / key_of(description) / "claim")
+        return claimed(self._state_place(description) / CLAIM)
 
     def do_once(
         self, description: Description, look: Callable[[], T | None], do: Callable[[], T]
@@ -203,6 +203,18 @@ class Store:
             with writing(self._note(self._place(kind) / rest)) as temporary:
                 temporary.write_bytes(files[name])
 
+    def _state_place(self, description: Description) -> Path:
+        check_no_link(place := self._place("checkpoints") / key_of(description))
+        return place
+
+    def _tidy(self, description: Description) -> None:
+        """Remove what a run that is done left on its way, unless somebody does it once more."""
+        place = self._state_place(description)
+        if place.exists():
+            with self.claim(description) as mine:
+                if mine:
+                    remove_checkpoint(place)
+
     def _counts(self, path: Path) -> bool:
         return not self._fresh or path in self._made
 
@@ -228,12 +240,7 @@ class Store:
         return self._place("networks") / f"{key_of(description)}.safetensors"
 
     def _place(self, name: str) -> Path:
-        place = self.folder / name
-        if place.is_symlink():
-            raise FileError(
-                f"{place} is a link, expected a folder: remove it, or make the whole of"
-                f" {self.folder} a link"
-            )
+        check_no_link(place := self.folder / name)
         return place
 
 

@@ -32,6 +32,8 @@ from aprune.tensor_file import pieces_of
 from aprune.training.ranks import current_team
 from aprune.training.state import State, copy_state, is_finite, part_of
 
+CLAIM = "claim"
+"""Name of the file, beside the states of a run, that stands for being at it."""
 INTERVAL = 30.0
 """Seconds from one state of a training to the next, at the least."""
 SHARE = 0.01
@@ -119,15 +121,17 @@ class Checkpoint:
         Raises:
             FileError: It cannot be written. What was there before still is.
         """
-        with (
-            writing(self._path(training, state["step"])) as temporary,
-            temporary.open("wb") as file,
-        ):
+        written = self._path(training, state["step"])
+        with writing(written) as temporary, temporary.open("wb") as file:
             _write(file, self.key, state)
-        for number in range(training + 1):
-            for path in self._files(number)[_KEPT if number == training else 1 :]:
-                with contextlib.suppress(OSError):  # a folder, or gone already
-                    path.unlink()
+        found = self._files(training)
+        superfluous = [path for path in found if path > written]  # refused, or this were later too
+        superfluous += [path for path in found if path < written][_KEPT - 1 :]
+        for number in range(training):
+            superfluous += self._files(number)[1:]
+        for path in superfluous:
+            with contextlib.suppress(OSError):  # a folder, or gone already
+                path.unlink()
 
     def try_to_write(self, training: int, state: State) -> None:
         """Write a state, or say once why that is not possible: the work itself can go on."""
@@ -148,9 +152,17 @@ class Checkpoint:
 
 
 def remove_checkpoint(folder: Path) -> None:
-    """Remove the folder of a run, and the one above it if nothing else is there."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove the states of a run, and its folder and the one above it if nothing else is there.
+
+    A claim stays: only who holds it may take it away, or two would believe that the run is theirs.
+    """
     with contextlib.suppress(OSError):
+        for path in () if folder.is_symlink() else list(folder.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != CLAIM:
+                path.unlink()
+        folder.rmdir()
         folder.parent.rmdir()
 
 
