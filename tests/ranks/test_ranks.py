@@ -61,6 +61,7 @@ def test_they_talk(team: Path) -> None:
         about = json.loads(path.read_text())
         assert about["complaint"].startswith("process 1 of ")
         assert "other numbers than the first one in a test" in about["complaint"]
+        assert "other numbers than the first one after 2 steps" in about["stray"]
         assert about["votes"] == [True, False]
         assert about["handed"] == {"step": 3, "weight": [0, 1, 2], "flags": [True, False]}
         assert about["nothing"] is None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import aprune as ap
 from aprune.errors import RankError
+from aprune.initialise import RandomNumbers
 from aprune.methods.attached import Search
 from aprune.tensor_file import pieces_of
 from aprune.training.ranks import Team, joined
@@ -85,7 +86,22 @@ def complain(team: Team) -> str:
     """Return what is said when one process holds another number."""
     numbers = torch.ones(5) + (torch.arange(5) == 3) * float(team.rank == 1) * 1e-7
     try:
-        team.check_same([torch.zeros(2), numbers], "in a test")
+        team.check_same({"step": 3, "zeros": torch.zeros(2), "numbers": numbers}, "in a test")
+    except RankError as error:
+        return str(error)
+    return ""
+
+
+def stray(team: Team) -> str:
+    """Return what is said when one process draws other random numbers, which move no weight yet."""
+    seed = RandomNumbers.seed
+
+    def other(self: RandomNumbers, number: int) -> None:
+        seed(self, number + int(team.rank == 1))
+
+    try:
+        with patch.object(RandomNumbers, "seed", other):
+            ap.transfer(None, "mlp", DIGITS, recipe=ap.Recipe(steps=2, lr=0.05), device="cpu")
     except RankError as error:
         return str(error)
     return ""
@@ -101,6 +117,7 @@ def main(folder: Path) -> None:
             "rank": team.rank,
             "digests": {name: digest(numbers) for name, numbers in held.items()},
             "complaint": complain(team),
+            "stray": stray(team),
             "votes": [team.any(team.rank == 1), team.any(False)],
             "handed": {n: v.tolist() if isinstance(v, Tensor) else v for n, v in handed.items()},
             "nothing": team.hand_out_state(None),

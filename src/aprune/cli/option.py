@@ -1,5 +1,6 @@
 """Options that several verbs share, and how their values are read."""
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -232,6 +233,7 @@ def with_room(do: "Callable[..., T]", changes: dict[str, Any], *, shrink: bool) 
                 ) from error
             changes = {**changes, "batch": error.batch // 2}
             complain(str(error).replace(": try", "; trying"))
+        gc.collect()  # the network that did not fit may hang in a circle
 
 
 def check_recipe(**changes: object) -> None:

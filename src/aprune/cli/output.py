@@ -22,9 +22,14 @@ def complain(text: str) -> None:
 
 
 def complain_of(attrs: Mapping[Any, Any]) -> None:
-    """Say what `attrs` of a comparison tell: files that were not believed, and what is missing."""
+    """Say what `attrs` of a comparison tell: damaged files, dead networks, and what is missing."""
     for path in attrs.get("damaged", ()):
         complain(f"{printable(path)} was damaged: its run was done again")
+    if dead := attrs.get("dead", 0):
+        complain(
+            f"{dead} of the retrained networks give one and the same output for all images: they are"
+            " dead; try a lower --sparsity or smaller --lrs"
+        )
     if not attrs.get("complete", True):
         complain("the time was up before all was done; run the same command again for the rest")
 

@@ -196,6 +196,7 @@ def reproduce(
     frame = pd.concat(frames, ignore_index=True)
     frame.attrs["complete"] = all(part.attrs["complete"] for part in frames)
     frame.attrs["damaged"] = [str(path) for path in store.damaged]
+    frame.attrs["dead"] = sum(part.attrs["dead"] for part in frames)
     return frame
 
 
