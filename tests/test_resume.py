@@ -470,7 +470,7 @@ def test_last_states_of_earlier_trainings_are_kept(stopped: Any, tmp_path: Path)
 @pytest.mark.usefixtures("eager")
 def test_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The last good state stays, one line is said, and the training comes to its end."""
-    real = checkpoint._write
+    real = checkpoint.write_state
 
     def write(file: Any, key: str, state: dict[str, Any]) -> None:
         real(file, key, state)
@@ -478,7 +478,7 @@ def test_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write", write)
+        patch.setattr(checkpoint, "write_state", write)
         with pytest.warns(ApruneWarning, match="No space left on device") as told:
             result = _retrain(tmp_path)
     assert len(told) == 1

@@ -61,14 +61,15 @@ def often(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(states_every(0.3, tmp_path / "site")))
 
 
-def test_one_that_dies_ends_all_and_others_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", [0, -1])
+def test_one_that_dies_ends_all_and_others_go_on(which: int, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with started(2, words(out, 100_000)) as process:
         wait_for_states(out, process)
         children = subprocess.run(
             ["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True
         ).stdout.split()
-        os.kill(int(children[-1]), signal.SIGKILL)
+        os.kill(int(children[which]), signal.SIGKILL)
         printed, complaint = process.communicate(timeout=60)
     assert process.returncode != 0
     assert printed == ""

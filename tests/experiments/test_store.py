@@ -14,7 +14,8 @@ import torch
 
 from aprune.architecture import Architecture
 from aprune.errors import FileError, SettingError
-from aprune.experiments.store import Store, key_of, read_rows
+from aprune.experiments.rows import read_rows
+from aprune.experiments.store import Store, key_of
 from aprune.training.checkpoint import remove_checkpoint
 
 RUN = {"method": "ap", "seed": 3, "recipe": {"steps": 5, "lr": 0.1}, "sparsities": [0.5, 0.9]}

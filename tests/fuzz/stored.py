@@ -16,7 +16,8 @@ import torch
 from aprune.architecture import Architecture
 from aprune.architecture.file import _checksum
 from aprune.architecture.shape import dump_shapes, fingerprint
-from aprune.experiments.store import Store, _digest, read_rows
+from aprune.experiments.rows import read_rows
+from aprune.experiments.store import Store, _digest
 from aprune.parents import build_parent, parent_names
 from aprune.trained import Trained, load_model
 from fuzz import mutate

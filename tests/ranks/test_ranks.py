@@ -27,6 +27,7 @@ TOLERANCE = 1e-5
 @pytest.fixture(scope="module", params=[2, 4])
 def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(f"team{request.param}")
+    worker.train_on(folder / "begun alone", worker.BEGUN)
     ended = subprocess.run(
         torchrun(request.param, worker.__file__, str(folder)),
         capture_output=True,
@@ -54,6 +55,18 @@ def test_together_is_as_alone(team: Path) -> None:
                 torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE, msg=case)
             else:
                 assert torch.equal(found, expected), (case, name)
+
+
+def test_another_number_of_them_goes_on(team: Path, tmp_path: Path) -> None:
+    expected, _ = worker.train_on(tmp_path)
+    left = 40 - (worker.BEGUN - 1)
+    alone, steps = worker.train_on(team / "begun together")
+    assert steps == left
+    assert json.loads((team / "1.json").read_text())["steps"] == left
+    together = load_file(team / "numbers.safetensors")
+    for name, value in expected.items():
+        for found in (alone[name], together[f"taken up/{name}"]):
+            torch.testing.assert_close(found, value, rtol=0, atol=TOLERANCE, msg=name)
 
 
 def test_they_talk(team: Path) -> None:

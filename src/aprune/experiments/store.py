@@ -11,18 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from aprune.architecture import Architecture
 from aprune.errors import ArchitectureError, FileError, SettingError
 from aprune.files import check_no_link, check_ordinary, claimed, printable, writing
 from aprune.parents import parent_names
-from aprune.tasks.pages import check_whole, opened
 from aprune.trained import Trained, load_model
 from aprune.training.checkpoint import CLAIM, remove_checkpoint
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Description = Mapping[str, Any]
 T = TypeVar("T")
@@ -242,34 +238,6 @@ class Store:
     def _place(self, name: str) -> Path:
         check_no_link(place := self.folder / name)
         return place
-
-
-def read_rows(path: Path) -> "pd.DataFrame":
-    """Read a table of rows as a comparison writes it.
-
-    Raises:
-        FileError: It is no table, or declares more than its size allows.
-
-    Example:
-        >>> import tempfile
-        >>> import pandas as pd
-        >>> path = Path(tempfile.mkdtemp()) / "rows.parquet"
-        >>> pd.DataFrame({"seed": [0, 1]}).to_parquet(path)
-        >>> read_rows(path).seed.tolist()
-        [0, 1]
-    """
-    import pyarrow as pa
-
-    try:
-        check_whole(path)
-        with opened(path, ()) as file:
-            # without what the file says on how pandas had it, which could be anything
-            return file.read().to_pandas(ignore_metadata=True)
-    except (ValueError, TypeError, OSError, pa.ArrowException) as error:
-        raise FileError(
-            f"{printable(path)} cannot be read as rows ({printable(error)[:200]}): expected a parquet"
-            " file as `aprune compare` writes it"
-        ) from error
 
 
 def _is_result(result: Any, description: Description) -> bool:

@@ -17,20 +17,18 @@ import json
 import shutil
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from safetensors import SafetensorError
 
 from aprune.errors import ApruneWarning, FileError
-from aprune.files import check_ordinary, printable, writing
-from aprune.tensor_file import pieces_of
+from aprune.files import printable, writing
 from aprune.training.ranks import current_team
 from aprune.training.state import State, copy_state, is_finite, part_of
+from aprune.training.state_file import read_state, write_state
 
 CLAIM = "claim"
 """Name of the file, beside the states of a run, that stands for being at it."""
@@ -39,12 +37,8 @@ INTERVAL = 30.0
 SHARE = 0.01
 """Of the time that states on the way may take, and as much for those of trainings that are done."""
 
-_FORMAT, _VERSION = "aprune.checkpoint", "1"
 _KEPT = 2  # states of a training
 _SPEED, _LATENCY = 5e8, 0.01  # bytes a second, and seconds, before anything was measured
-_CHUNK = 2**24  # bytes
-_TO_CHECKSUM = b'{"__metadata__":{"checksum":"'
-_NO_CHECKSUM = "0" * 8
 # What reading something damaged, or of another network, can end in.
 _DAMAGED = (
     *(SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError),
@@ -106,7 +100,7 @@ class Checkpoint:
         """Let a training go on from its newest sound state, if there is one; say which are not."""
         for path in self._files(training):
             try:
-                load(_read(path, self.key))
+                load(read_state(path, self.key))
             except torch.OutOfMemoryError:
                 raise
             except _DAMAGED:
@@ -123,7 +117,7 @@ class Checkpoint:
         """
         written = self._path(training, state["step"])
         with writing(written) as temporary, temporary.open("wb") as file:
-            _write(file, self.key, state)
+            write_state(file, self.key, state)
         found = self._files(training)
         superfluous = [path for path in found if path > written]  # refused, or this were later too
         superfluous += [path for path in found if path < written][_KEPT - 1 :]
@@ -263,56 +257,6 @@ class Keeper:
             self._checkpoint.try_to_write(self._number, state)
             self._written, self._last = self._training.step, time.monotonic()
             self._cost = self._last - clock
-
-
-def _write(file: BinaryIO, key: str, state: State) -> None:
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    rest = {name: value for name, value in state.items() if name not in tensors}
-    metadata = {
-        "checksum": _NO_CHECKSUM,  # of all the other bytes, and known when they are written
-        "format": _FORMAT,
-        "version": _VERSION,
-        "key": key,
-        "state": json.dumps(rest),
-    }
-    pieces = pieces_of(metadata, tensors)
-    file.write(head := next(pieces))
-    checksum = _checksum_of_header(head[8:])
-    for octets in pieces:
-        checksum = zlib.crc32(octets, checksum)
-        file.write(octets)
-    file.seek(8 + len(_TO_CHECKSUM))
-    file.write(f"{checksum:08x}".encode())
-
-
-def _read(path: Path, key: str) -> State:
-    check_ordinary(path)
-    with path.open("rb") as raw:
-        size = int.from_bytes(raw.read(8), "little")
-        if size > path.stat().st_size:
-            raise ValueError("a header longer than the file")
-        text = raw.read(size)
-        checksum = _checksum_of_header(text)
-        while chunk := raw.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        expected = {
-            "checksum": f"{checksum:08x}",
-            "format": _FORMAT,
-            "version": _VERSION,
-            "key": key,
-        }
-        if {name: metadata[name] for name in expected} != expected:
-            raise ValueError("not what was written")
-        state = dict(json.loads(metadata["state"]))
-        # a copy: the tensors of a mapped file would die with it if somebody cut it short
-        return state | {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-
-
-def _checksum_of_header(text: bytes) -> int:
-    begin = len(_TO_CHECKSUM)
-    return zlib.crc32(text[begin + len(_NO_CHECKSUM) :], zlib.crc32(text[:begin]))
 
 
 def _warn(text: str) -> None:
