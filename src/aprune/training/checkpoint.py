@@ -35,10 +35,11 @@ CLAIM = "claim"
 INTERVAL = 30.0
 """Seconds from one state of a training to the next, at the least."""
 SHARE = 0.01
-"""Of the time that states on the way may take, and as much for those of trainings that are done."""
+"""Of the time that states may take."""
 
 _KEPT = 2  # states of a training
-_SPEED, _LATENCY = 5e8, 0.01  # bytes a second, and seconds, before anything was measured
+# Bytes a second of a busy disk, and seconds, before anything was measured.
+_SPEED, _LATENCY = 1.5e8, 0.01
 # What reading something damaged, or of another network, can end in.
 _DAMAGED = (
     *(SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError),
@@ -204,7 +205,7 @@ class Keeper:
         if self._resume(checkpoint):
             self._written = training.step
         self._cost = _LATENCY + training.size() / _SPEED
-        self._begin = self._last = time.monotonic()
+        self._last = time.monotonic()
 
     @classmethod
     def of(cls, training: Resumable) -> Self:
@@ -240,16 +241,14 @@ class Keeper:
     def look(self, *, now: bool = False) -> None:
         """Write the state if it is time, or at once; to be called between two steps.
 
-        A training that was too short for the cost of it is not kept when it is done, but done again.
+        When a training is done soon after its last state, or after its begin, what came since is not
+        kept, but done again.
         """
         if self._checkpoint is None or not self._team.first:
             return
-        wait = self._cost * self._beside / SHARE
         clock = time.monotonic()
-        if self._training.done:
-            due = self._written >= 0 or clock - self._begin >= wait
-        else:
-            due = clock - self._last >= max(INTERVAL, wait)
+        interval = 0.0 if self._training.done else INTERVAL
+        due = clock - self._last >= max(interval, self._cost * self._beside / SHARE)
         if (due or now) and self._written != self._training.step:
             state = self._training.state()
             if not is_finite(part_of(state, "model")):
