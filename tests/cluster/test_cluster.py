@@ -104,7 +104,7 @@ class Fake:
 
     def wait(self, jobs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
         self.most = max(self.most, len(jobs))
-        return jobs[:1], jobs[1:]
+        return jobs[-1:], jobs[:-1]  # what came last is done first
 
     def get(self, job: Any) -> Any:
         return job()
@@ -120,7 +120,9 @@ def test_gpus_are_asked_for_and_searches_go_first(
     steps: dict[str, Any] = {"search_steps": 4, "retrain_steps": 4, "lrs": (0.1,)}
     small = Comparison("mlp", digits, digits, ("ap", "dense"), (0.5,), tuple(range(5)), **steps)
     with cluster.Cluster() as launcher:
-        compare(small, tmp_path, launcher=launcher)
+        compare(small, tmp_path / "there", launcher=launcher)
+    compare(small, tmp_path / "here", device="cpu")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
     assert {(asked["num_gpus"], asked["num_cpus"]) for asked in ray.asked} == {(int(gpus > 0), 1)}
     names = [asked["name"] for asked in ray.asked]
     assert names == sorted(names)  # SearchRun, then TransferRun

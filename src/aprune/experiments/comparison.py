@@ -182,7 +182,10 @@ class _Work:
 
     @property
     def densities(self) -> list[dict[str, Any]]:
-        """Return a row for each layer of each architecture."""
+        """Return a row for each layer of each architecture, whichever search was done first."""
+        c = self.comparison
+        seeds = dict.fromkeys((*c.tuning_seeds, *c.seeds))
+        runs = [self.plan.search(method, seed) for seed in seeds for method in c.methods]
         return [
             {
                 "method": run.method.name,
@@ -192,9 +195,11 @@ class _Work:
                 "place": place,
                 "density": density,
             }
-            for run, result in self._known.items()
-            if isinstance(run, SearchRun)
-            for sparsity, layers in zip(run.sparsities, result.get("densities", ()), strict=False)
+            for run in runs
+            if run in self._known
+            for sparsity, layers in zip(
+                run.sparsities, self._known[run].get("densities", ()), strict=False
+            )
             for place, (layer, density) in enumerate(layers.items(), start=1)
         ]
 
