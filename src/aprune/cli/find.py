@@ -89,6 +89,7 @@ def find(
     changes = {"steps": steps, "batch": batch, "lr": lr}
     option.check_recipe(**changes)
     option.check_parent(parent)
+    option.check_shrink(shrink_batch)
     choose_device(device)
     drawn = option.read_classes(classes)
     with joined(device) as team, output_folder(out, mine=team.first):
@@ -116,7 +117,7 @@ def find(
             )
 
         with alone_at(checkpoint if team.first else None, fresh=fresh):
-            found = option.with_room(do, changes, shrink=shrink_batch and team.alone)
+            found = option.with_room(do, changes, shrink=shrink_batch)
             if team.first:
                 _save(found, stems)
                 remove_checkpoint(checkpoint)

@@ -105,6 +105,7 @@ def transfer(
     name = _name_parent(architecture, file, parent)
     changes = {"steps": steps, "batch": batch, "lr": lr, "optimiser": optimiser}
     _check(changes, init, epsilon, mismatch)
+    option.check_shrink(shrink_batch)
     choose_device(device)
     drawn = option.read_classes(classes)
     start = None if start_from is None else load_model(start_from, parent)
@@ -142,7 +143,7 @@ def transfer(
             )
 
         with alone_at(checkpoint if team.first else None, fresh=fresh):
-            result = option.with_room(do, changes, shrink=shrink_batch and team.alone)
+            result = option.with_room(do, changes, shrink=shrink_batch)
             if team.first and out is not None:
                 result.save(out)
             if team.first and checkpoint is not None:
