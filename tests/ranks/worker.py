@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import aprune as ap
 from aprune.errors import RankError
 from aprune.initialise import RandomNumbers
+from aprune.methods import METHODS, find_method
 from aprune.methods.attached import Search
 from aprune.tensor_file import pieces_of
 from aprune.training import checkpoint
@@ -74,10 +75,15 @@ def retrain() -> dict[str, Tensor]:
     return dict(result.model.state_dict())
 
 
-def grow() -> dict[str, Tensor]:
-    recipe = ap.Recipe(steps=60, lr=0.05)
-    found = ap.find("mlp", DIGITS, ap.RigL(), sparsity=0.9, recipe=recipe, device="cpu")
-    return dict(found.masks())
+def choose() -> dict[str, Tensor]:
+    """Return the masks that all methods find."""
+    recipe = ap.Recipe(steps=20, lr=0.05, batch=61)
+    masks: dict[str, Tensor] = {}
+    for name in METHODS:
+        method = find_method(name)
+        found = ap.find("mlp", DIGITS, method, sparsity=0.9, recipe=recipe, device="cpu")
+        masks |= {f"{name}.{layer}": mask for layer, mask in found.masks().items()}
+    return masks
 
 
 CASES: dict[str, Callable[[], dict[str, Tensor]]] = {
@@ -85,7 +91,7 @@ CASES: dict[str, Callable[[], dict[str, Tensor]]] = {
     "dropout": lambda: search(Dropping),
     "norms": lambda: search("conv_bn", norms=True, batch=61, mixup=0.5),
     "retraining": retrain,
-    "rigl": grow,
+    "methods": choose,
 }
 
 
