@@ -23,6 +23,7 @@ from aprune.tasks import Task
 from aprune.trained import Trained
 from aprune.training.batch import Normalise
 from aprune.training.checkpoint import remove_checkpoint
+from aprune.training.device import watched
 from aprune.training.evaluate import gives_one_output
 from aprune.training.network import network_for, outline_for
 
@@ -83,7 +84,9 @@ def retrain_all(
         )
         while (pair := _next_of(together)) is not None:
             run = ready[pair[0]]
-            yield run, keep(store, run, _result_of(pair[1], run.task), device)
+            with watched(run.recipe.batch):
+                result = _result_of(pair[1], run.task)
+            yield run, keep(store, run, result, device)
 
     yield from share(runs, store, do)
 
