@@ -19,9 +19,9 @@ from aprune.finding import search
 from aprune.training.checkpoint import Checkpoint, Keeper
 
 CONNECTIONS = 139_597_504  # of VGG19 with 10 outputs
-SEARCHES = {  # parent, size of the images, steps: each takes a minute or two on one core
+SEARCHES = {  # parent, size of the images, steps: each takes some minutes on one core
     "conv": ("conv", None, 10_000),
-    "resnet18": ("resnet18", 32, 150),
+    "resnet18": ("resnet18", 32, 300),
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from aprune.errors import FileError
-from aprune.files import check_writable, claimed, writing
+from aprune.files import _remove_leftovers, check_writable, claimed, writing
 
 HOLD = """
 import sys, time
@@ -100,6 +100,89 @@ def test_a_file_appears_when_the_block_ends(tmp_path: Path) -> None:
         assert temporary.suffix == ".txt"
     assert target.read_text() == "whole"
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """But not what a process that lives is at, or what only looks like it."""
+    target = tmp_path / "note.txt"
+    code = "import os, sys; from aprune.files import writing\n"
+    code += "with writing(sys.argv[1]) as part: part.write_text('ha'); os.kill(os.getpid(), 9)"
+    for name in (target, tmp_path / "other.txt"):
+        subprocess.run([sys.executable, "-c", code, str(name)])
+    (part, other) = sorted(tmp_path.iterdir())
+    assert part.read_text() == "ha"
+    mine = tmp_path / ".note.txt.backup.txt"
+    mine.write_text("")
+    with writing(target) as one, writing(target) as two:
+        one.write_text("one")
+        two.write_text("two")
+        assert sorted(tmp_path.iterdir()) == sorted([mine, other, one, two])
+    assert target.read_text() == "one"
+    assert sorted(tmp_path.iterdir()) == sorted([mine, other, target])
+
+
+def test_a_part_that_is_taken_for_a_leftover_is_made_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between making and locking it, another process comes along."""
+    lock = fcntl.flock
+    target = tmp_path / "note.txt"
+
+    def slow(handle: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        _remove_leftovers(target)
+        assert list(tmp_path.iterdir()) == []
+        lock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with writing(target) as part:
+        part.write_text("whole")
+    assert target.read_text() == "whole"
+
+
+def test_parts_are_written_without_locks_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with writing(tmp_path / "a") as one, writing(tmp_path / "a"):
+        one.write_text("one")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_power_may_fail_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content is on the disk before the name is, and so is every new folder on the way."""
+    happened: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def syncing(handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}").resolve()
+        happened.append("content" if path.is_file() else path.name)
+        sync(handle)
+
+    def replacing(old: Path, new: Path) -> None:
+        happened.append("name")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(os, "replace", replacing)
+    with writing(tmp_path / "a" / "b" / "note.txt") as temporary:
+        temporary.write_text("whole")
+    assert sorted(happened[:2]) == sorted(["a", tmp_path.name])
+    assert happened[2:] == ["content", "name", "b"]
+
+
+def test_a_claim_that_is_anothers_by_now_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "claim"
+    with contextlib.ExitStack() as other:
+        with claimed(path) as mine:
+            path.unlink()  # somebody has emptied the folder
+            assert mine
+            assert other.enter_context(claimed(path))
+        with claimed(path) as third:
+            assert not third
 
 
 def test_permissions_are_those_of_an_ordinary_file(tmp_path: Path) -> None:

@@ -378,6 +378,23 @@ def test_both_damaged(begun: Path, steps: list[int]) -> None:
     assert_results_same(result, _retrain(None))
 
 
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_damage_does_not_outlive_the_states_that_come_after_it(
+    damaged: int, begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was refused is of a later step than what is written next, and not worth more."""
+    for path in sorted(begun.iterdir())[-damaged:]:
+        _cut(path)
+    with monkeypatch.context() as patch:
+        steps = _stop_at(patch, 5)
+        with pytest.warns(ApruneWarning, match="damaged") as told, pytest.raises(Stop):
+            _retrain(begun)
+        assert (len(steps), len(told)) == (5, damaged)
+    done = (11 if damaged == 1 else 0) + 4
+    names = sorted(path.stem for path in begun.iterdir())
+    assert [int(name.rpartition("-")[2]) for name in names] == [done - 1, done]
+
+
 def test_the_state_of_another_network_is_not_believed(begun: Path, steps: list[int]) -> None:
     """As when code behind a name was changed: the key does not know."""
     newest = sorted(begun.iterdir())[-1]
@@ -417,14 +434,34 @@ class Watch:
 def test_states_are_some_time_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     watch = Watch(monkeypatch, step=6.0, write=0.2)
     _retrain(tmp_path)
-    assert watch.written == [5, 10, 15, 20, 23]
+    assert watch.written == [5, 10, 15, 20]  # and the end is too close to the last
 
 
 def test_slow_disks_are_given_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     watch = Watch(monkeypatch, step=20.0, write=1.0)
     _retrain(tmp_path)
     # the first after 30 seconds, since nothing was known; then each after a hundred times its cost
-    assert watch.written == [2, 7, 12, 17, 22, 23]
+    assert watch.written == [2, 7, 12, 17, 22]
+
+
+class Large:
+    """A training with a state of one and a half gigabytes."""
+
+    step, done = 1, False
+    size = staticmethod(lambda: 1_500_000_000)
+    state = staticmethod(lambda: {"step": Large.step})
+
+
+def test_the_first_state_takes_its_time_into_account(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If it took 20 seconds on a slow disk, that would still be two hundredths."""
+    now = [0.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    keeper: Any = checkpoint.Keeper(Large(), checkpoint.Checkpoint(tmp_path, {}))  # type: ignore[arg-type]
+    for now[0], there in ((999.0, 0), (1002.0, 1)):
+        keeper.look()
+        assert len(list(tmp_path.iterdir())) == there
 
 
 def test_what_is_short_is_not_worth_a_state(
@@ -453,7 +490,7 @@ def test_last_states_of_earlier_trainings_are_kept(stopped: Any, tmp_path: Path)
 @pytest.mark.usefixtures("eager")
 def test_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The last good state stays, one line is said, and the training comes to its end."""
-    real = checkpoint._write
+    real = checkpoint.write_state
 
     def write(file: Any, key: str, state: dict[str, Any]) -> None:
         real(file, key, state)
@@ -461,7 +498,7 @@ def test_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write", write)
+        patch.setattr(checkpoint, "write_state", write)
         with pytest.warns(ApruneWarning, match="No space left on device") as told:
             result = _retrain(tmp_path)
     assert len(told) == 1

@@ -1,10 +1,5 @@
-"""Numbers and machines that go wrong: noticed, said in one line, and nothing good is lost."""
+"""Numbers that go wrong: noticed, said in one line, and nothing good is lost."""
 
-import json
-import shutil
-import subprocess
-import sys
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,8 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import aprune as ap
-from aprune.cli import main
-from aprune.errors import DeviceError, NetworkWarning, TaskError, TrainingError
+from aprune.cli.output import complain_of
+from aprune.errors import NetworkWarning, TaskError, TrainingError
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
 from aprune.training import checkpoint
 from aprune.training.fit import Training
@@ -33,17 +28,6 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state after every step."""
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     monkeypatch.setattr(checkpoint, "SHARE", float("inf"))
-
-
-def fail_at(monkeypatch: pytest.MonkeyPatch, step: int, error: Exception) -> None:
-    advance = Training.advance
-
-    def advance_or_fail(self: Training) -> None:
-        if self.step == step:
-            raise error
-        advance(self)
-
-    monkeypatch.setattr(Training, "advance", advance_or_fail)
 
 
 @pytest.mark.usefixtures("often")
@@ -94,6 +78,14 @@ def test_a_dead_network_is_noticed_once() -> None:
     )
 
 
+def test_a_dead_network_among_many_is_noticed() -> None:
+    recipe = ap.Recipe(60, 0.1)
+    todo = [ap.Retraining(None, parent, DIGITS, recipe=recipe) for parent in (Deaf, "mlp")]
+    with pytest.warns(NetworkWarning, match="after 60 of 60 steps") as said:
+        assert len(list(ap.transfer_many(todo, device="cpu"))) == 2
+    assert len(said) == 1
+
+
 @pytest.mark.parametrize("parent", ["mlp", "conv_bn"])
 def test_a_living_network_is_not_taken_for_dead(parent: str) -> None:
     with warnings.catch_warnings():
@@ -107,7 +99,7 @@ def test_looking_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return ap.transfer(None, "conv_bn", DIGITS, recipe=recipe, device="cpu").model.state_dict()
 
     seen = train()
-    monkeypatch.setattr(Training, "_warn_if_dead", lambda self: None)
+    monkeypatch.setattr(Training, "warn_if_dead", lambda self: None)
     unseen = train()
     assert all(torch.equal(seen[name], unseen[name]) for name in unseen)
 
@@ -129,7 +121,9 @@ def test_a_layer_that_loses_its_last_connection_is_named() -> None:
         descend()
 
 
-def test_comparisons_tell_it_in_their_rows(tmp_path: Path) -> None:
+def test_comparisons_tell_it_when_they_are_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     digits = TaskChoice("digits", classes=(0, 1), images=40)
     dead = Comparison(
         "conv",
@@ -146,6 +140,14 @@ def test_comparisons_tell_it_in_their_rows(tmp_path: Path) -> None:
         warnings.simplefilter("error", NetworkWarning)
         frame = compare(dead, tmp_path, device="cpu")
     assert frame["empty_layers"].item() > 0
+    assert frame.attrs["dead"] == 1
+    complain_of(frame.attrs)
+    assert capsys.readouterr().err == (
+        "aprune: 1 of the retrained networks give one and the same output for all images: they are"
+        " dead; try a lower --sparsity or smaller --lrs\n"
+    )
+    alive = compare(replace(dead, sparsities=(0.5,)), tmp_path, device="cpu")
+    assert alive.attrs["dead"] == 0
 
 
 @pytest.mark.parametrize(
@@ -171,128 +173,3 @@ def test_nothing_to_tell_apart(change: Callable[[ap.Task], Any], complaint: str)
     ):
         with pytest.raises(TaskError, match=complaint):
             do()
-
-
-def no_room(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    """A device whose memory is too small for larger batches."""
-    advance = Training.advance
-
-    def advance_or_fail(self: Training) -> None:
-        if self._loop.batch > largest:
-            raise torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has"
-            )
-        advance(self)
-
-    monkeypatch.setattr(Training, "advance", advance_or_fail)
-
-
-def test_too_little_memory_names_the_batch_to_try(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    no_room(monkeypatch, largest=20)
-    out = ["--out", str(tmp_path / "out")]
-    assert main([*FIND.split(), *out]) == 2
-    assert capsys.readouterr().err == (
-        "aprune: the GPU has too little memory for batches of 64: try batches of 32 (--batch 32), or"
-        " --shrink-batch\n"
-    )
-    assert list(tmp_path.iterdir()) == []
-    assert main([*FIND.split(), *out, "--shrink-batch", "--json"]) == 0
-    said = capsys.readouterr()
-    assert said.err == (
-        "aprune: the GPU has too little memory for batches of 64; trying batches of 32\n"
-        "aprune: the GPU has too little memory for batches of 32; trying batches of 16\n"
-    )
-    (about,) = json.loads(said.out)["architectures"]
-    assert ap.Architecture.load(about["file"]).provenance["recipe"]["batch"] == 16
-    dense = "transfer --dense --parent mlp --task digits --steps 4 --batch 64 --device cpu"
-    assert main([*dense.split(), "--shrink-batch"]) == 0
-    assert "trying batches of 16" in capsys.readouterr().err
-
-
-def test_a_batch_that_cannot_be_halved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    no_room(monkeypatch, largest=0)
-    assert main([*FIND.split(), "--out", str(tmp_path / "out"), "--shrink-batch"]) == 2
-    assert capsys.readouterr().err.endswith("for batches of 1: use a smaller network\n")
-
-
-LOST = RuntimeError(
-    "CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later"
-)
-
-
-@pytest.mark.usefixtures("often")
-def test_a_gpu_that_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = ap.Recipe(20, 0.05)
-    whole = ap.find("mlp", DIGITS, sparsity=0.5, recipe=recipe)
-    fail_at(monkeypatch, 5, LOST)
-    with pytest.raises(DeviceError, match=r"unspecified launch failure\): .* goes on") as caught:
-        ap.find("mlp", DIGITS, sparsity=0.5, recipe=recipe, checkpoint=tmp_path)
-    assert "\n" not in str(caught.value)
-    assert sorted(tmp_path.iterdir())[-1].stem.endswith("-0000000005")
-    monkeypatch.undo()
-    assert ap.find("mlp", DIGITS, sparsity=0.5, recipe=recipe, checkpoint=tmp_path) == whole
-
-
-def test_what_a_machine_does_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digits = TaskChoice("digits", classes=(0, 1), images=40)
-    small = Comparison(
-        "mlp",
-        digits,
-        digits,
-        ("ap", "dense"),
-        (0.5,),
-        (0,),
-        search_steps=8,
-        retrain_steps=8,
-        lrs=(0.1,),
-    )
-    for error in (LOST, torch.OutOfMemoryError("CUDA out of memory")):
-        with monkeypatch.context() as patch:
-            fail_at(patch, 3, error)
-            with pytest.raises(DeviceError):
-                compare(small, tmp_path, device="cpu")
-    assert list(tmp_path.glob("runs/*")) == []
-    assert not compare(small, tmp_path, device="cpu")["diverged"].any()
-
-
-def test_other_errors_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_at(monkeypatch, 1, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        ap.find("mlp", DIGITS, sparsity=0.5, recipe=ap.Recipe(4, 0.05))
-
-
-@pytest.mark.usefixtures("often")
-def test_an_output_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    advance, out = Training.advance, tmp_path / "out"
-
-    def advance_without_folder(self: Training) -> None:
-        advance(self)
-        if self.step == 5:
-            shutil.rmtree(out)
-
-    monkeypatch.setattr(Training, "advance", advance_without_folder)
-    assert main([*FIND.split(), "--out", str(out)]) == 0
-    assert [path.name for path in out.iterdir()] == ["mlp-digits-ap-0.5-seed0.arch.safetensors"]
-
-
-def test_two_at_the_same_work(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "aprune", *FIND.split(), "--steps", "1000000"]
-    with subprocess.Popen([*command, "--out", str(tmp_path / "out")]) as first:
-        try:
-            while not list(tmp_path.glob("out/checkpoints/*/claim")):
-                assert first.poll() is None
-                time.sleep(0.05)
-            second = subprocess.run(
-                [*command, "--out", str(tmp_path / "out")], capture_output=True, text=True
-            )
-        finally:
-            first.kill()
-    assert (second.returncode, second.stdout) == (2, "")
-    assert "another process is at the same work" in second.stderr
-    assert second.stderr.count("\n") == 1
-    # the first one was killed: its claim is free
-    assert main([*FIND.split(), "--out", str(tmp_path / "out")]) == 0

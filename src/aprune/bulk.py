@@ -122,7 +122,9 @@ def _do_group(
                 _advance_all(together)
         # outside the block the networks are whole again
         for run in together:
-            yield run.retraining, run.error or run.result()
+            with watched(run.ready.recipe.batch):
+                done = run.error or run.result()
+            yield run.retraining, done
 
 
 def _make_lane(retraining: Retraining, where: torch.device, engine: EngineName, runs: int) -> Lane:
@@ -219,6 +221,7 @@ class _Run:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
         try:
             self.training.check()
+            self.training.warn_if_dead()
         except TrainingError as error:
             self.error = error
         if self.training.done:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import glob
 import os
 import stat
 import tempfile
@@ -15,12 +16,15 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+_PART = ".part-"  # in the names of files that are not whole yet
+
 
 @contextlib.contextmanager
 def writing(path: Path | str) -> Iterator[Path]:
     """Give a temporary path beside `path` that becomes `path` when the block ends well.
 
-    The folder is made if need be. If the block raises, `path` is as it was before.
+    The folder is made if need be. If the block raises, `path` is as it was before. What processes that
+    were killed have left of the same `path` is removed.
 
     Example:
         >>> folder = Path(tempfile.mkdtemp())
@@ -31,14 +35,11 @@ def writing(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
-        )
-        os.close(handle)
+        _make_folder(path.parent)
+        _remove_leftovers(path)
+        temporary, handle = _make_temporary(path)
     except OSError as error:
         raise FileError(_reason(path, error)) from error
-    temporary = Path(name)
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -49,7 +50,10 @@ def writing(path: Path | str) -> Iterator[Path]:
     except OSError as error:
         raise FileError(_reason(path, error)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder may be anything by now
+            temporary.unlink()
+        if handle is not None:
+            os.close(handle)
 
 
 @contextlib.contextmanager
@@ -83,7 +87,7 @@ def claimed(path: Path) -> Iterator[bool]:
         yield True
     finally:
         if handle >= 0:
-            _forget(path)
+            _forget(path, handle)
             os.close(handle)
 
 
@@ -116,6 +120,19 @@ def check_writable(folder: Path | str) -> Path:
     # another process may have looked at the same time
     (folder / ".aprune-probe").unlink(missing_ok=True)
     return folder
+
+
+def check_no_link(place: Path) -> None:
+    """Raise a `FileError` if `place` is a link: in a folder of somebody else's it may lead anywhere.
+
+    Example:
+        >>> check_no_link(Path(tempfile.mkdtemp()))
+    """
+    if place.is_symlink():
+        raise FileError(
+            f"{place} is a link, expected a folder: remove it, or make the whole of {place.parent} a"
+            " link"
+        )
 
 
 def check_ordinary(path: Path | str) -> None:
@@ -177,12 +194,52 @@ def _lock(path: Path, handle: int) -> bool:
     return False
 
 
-def _forget(path: Path) -> None:
-    """Remove a file, and its folder and the one above if they are empty."""
+def _forget(path: Path, handle: int) -> None:
+    """Remove a claim that is still this one, and its folder and the one above if they are empty."""
     with contextlib.suppress(OSError):
-        path.unlink()
+        if os.path.samestat(os.fstat(handle), path.stat()):
+            path.unlink()
         path.parent.rmdir()
         path.parent.parent.rmdir()
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder that outlasts a loss of power, with those above it."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in new:
+        _sync_folder(place.parent)
+
+
+def _make_temporary(path: Path) -> tuple[Path, int | None]:
+    """Make a file beside `path`; the lock on its handle says that somebody is at it."""
+    while True:
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.name}{_PART}", suffix=path.suffix, dir=path.parent
+        )
+        if fcntl is None:
+            os.close(handle)
+            return Path(name), None
+        try:
+            if _lock(Path(name), handle):
+                return Path(name), handle
+        except BlockingIOError:  # taken for a leftover in this very moment: once more
+            continue
+        except OSError:  # no locks here
+            return Path(name), None
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files of `path` whose process is no more."""
+    pattern = f".{glob.escape(path.name)}{_PART}????????{glob.escape(path.suffix)}"
+    for left in path.parent.glob(pattern) if fcntl is not None else ():
+        with contextlib.suppress(OSError):  # in use, gone, or no file
+            handle = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            if _lock(left, handle):
+                try:
+                    left.unlink()
+                finally:
+                    os.close(handle)
 
 
 def _reason(path: Path, error: OSError) -> str:

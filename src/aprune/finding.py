@@ -200,11 +200,11 @@ def search(
     try:
         with checkpointed(checkpoint, describe), watched(recipe.batch):
             outcome = method.search(problem)
+            accuracy = evaluate(model, problem.task) if outcome.trained else None
     except TrainingError as error:
         raise SearchError(f"the search died: {error}") from error
     for masks in outcome.masks.values():  # passes over images may round otherwise elsewhere
         current_team().hand_out(masks.values())
-    accuracy = evaluate(model, task.to(place_at)) if outcome.trained else None
     origin = {
         "aprune": aprune.__version__,
         "parent": name_of(model),

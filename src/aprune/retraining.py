@@ -164,7 +164,7 @@ def transfer(
             title="retraining",
             progress=progress,
         )
-    return judge(retraining, ready, model, placed, curve)
+        return judge(retraining, ready, model, placed, curve)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from aprune.cli import main
+from aprune.training.update import PlainUpdate
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,45 @@ def list_tree(tmp_path: Path) -> Callable[[], dict[Path, bytes | None]]:
         return {p: p.read_bytes() if p.is_file() else None for p in tmp_path.rglob("*")}
 
     return look
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each step that is done in this process."""
+    done: list[int] = []
+    move = PlainUpdate.move
+
+    def moving(self: PlainUpdate) -> None:
+        done.append(1)
+        move(self)
+
+    monkeypatch.setattr(PlainUpdate, "move", moving)
+    return done
+
+
+class Stop(BaseException):
+    """The end of a process, as far as its files can tell."""
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Run a command with a state after every step, and stop it in a certain one."""
+
+    def run(step: int, *arguments: object) -> None:
+        left = [step]
+        move = PlainUpdate.move
+
+        def moving(self: PlainUpdate) -> None:
+            move(self)
+            left[0] -= 1
+            if left[0] == 0:
+                raise Stop
+
+        with monkeypatch.context() as patch:
+            patch.setattr("aprune.training.checkpoint.INTERVAL", 0.0)
+            patch.setattr("aprune.training.checkpoint.SHARE", float("inf"))
+            patch.setattr(PlainUpdate, "move", moving)
+            with pytest.raises(Stop):
+                main([str(argument) for argument in arguments])
+
+    return run

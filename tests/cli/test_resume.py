@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 
-from aprune.cli import main
-from aprune.training.update import PlainUpdate
-
 _FIND = "find --parent mlp --task digits --classes 0,1,2 --sparsity 0.9 --steps 80 --batch 16"
 FIND = _FIND.split()
 STEPS = 80
@@ -52,20 +49,6 @@ def _start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each step that is done in this process."""
-    done: list[int] = []
-    move = PlainUpdate.move
-
-    def moving(self: PlainUpdate) -> None:
-        done.append(1)
-        move(self)
-
-    monkeypatch.setattr(PlainUpdate, "move", moving)
-    return done
-
-
 @pytest.mark.parametrize(
     ("number", "status", "word"),
     [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")],
@@ -88,7 +71,7 @@ def test_signals(
     assert (process.returncode, printed) == (status, "")
     assert complaint == f"aprune: {word}; nothing was half-written\n"
     (state,) = _files(out)
-    assert state.startswith("checkpoints/mlp-digits-ap-seed0/")
+    assert state.startswith("checkpoints/mlp-digits-ap-0.9-seed0/")
     done = int(state.split("-")[-1].split(".")[0])
     assert done == 40
 
@@ -98,34 +81,6 @@ def test_signals(
     assert aprune(*FIND, "--out", tmp_path / "whole").status == 0
     assert _files(out) == _files(tmp_path / "whole")
     assert not (out / "checkpoints").exists()
-
-
-class Stop(BaseException):
-    """The end of a process, as far as its files can tell."""
-
-
-@pytest.fixture
-def stop(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Run a command with a state after every step, and stop it in a certain one."""
-
-    def run(step: int, *arguments: object) -> None:
-        left = [step]
-        move = PlainUpdate.move
-
-        def moving(self: PlainUpdate) -> None:
-            move(self)
-            left[0] -= 1
-            if left[0] == 0:
-                raise Stop
-
-        with monkeypatch.context() as patch:
-            patch.setattr("aprune.training.checkpoint.INTERVAL", 0.0)
-            patch.setattr("aprune.training.checkpoint.SHARE", float("inf"))
-            patch.setattr(PlainUpdate, "move", moving)
-            with pytest.raises(Stop):
-                main([str(argument) for argument in arguments])
-
-    return run
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -207,7 +162,9 @@ def test_full_disk(aprune: Callable[..., Any], tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.startswith(f"aprune: cannot write {out}/checkpoints/mlp-digits-ap-seed0/")
+    assert ended.stderr.startswith(
+        f"aprune: cannot write {out}/checkpoints/mlp-digits-ap-0.9-seed0/"
+    )
     assert ended.stderr.endswith(
         ": File too large; the work goes on, but may not be resumed from here\n"
     )

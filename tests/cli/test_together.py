@@ -13,7 +13,8 @@ import pytest
 
 from aprune.architecture import Architecture
 from aprune.cli import main
-from aprune.errors import ApruneWarning
+from aprune.cli.option import with_room
+from aprune.errors import ApruneWarning, DeviceError
 from helpers import states_every, torchrun
 
 FIND = "find --parent mlp --task digits --sparsity 0.5,0.9 --steps {steps} --out {out}"
@@ -61,14 +62,15 @@ def often(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(states_every(0.3, tmp_path / "site")))
 
 
-def test_one_that_dies_ends_all_and_others_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", [0, -1])
+def test_one_that_dies_ends_all_and_others_go_on(which: int, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with started(2, words(out, 100_000)) as process:
         wait_for_states(out, process)
         children = subprocess.run(
             ["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True
         ).stdout.split()
-        os.kill(int(children[-1]), signal.SIGKILL)
+        os.kill(int(children[which]), signal.SIGKILL)
         printed, complaint = process.communicate(timeout=60)
     assert process.returncode != 0
     assert printed == ""
@@ -121,6 +123,22 @@ def test_other_verbs_are_for_one_process(
     monkeypatch.setenv("RANK", "1")  # the other one says it
     assert main(["compare"]) == 2
     assert capsys.readouterr().err == ""
+
+
+def test_several_do_not_halve_a_batch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    find = words(tmp_path / "out", 10)
+    for command in (find, ["transfer", "--dense", "--parent", "mlp", "--task", "digits"]):
+        assert main([*command, "--shrink-batch"]) == 2
+        assert "torchrun has started 2: give a --batch that fits" in capsys.readouterr().err
+
+    def lack(**_: object) -> None:
+        raise DeviceError("too little memory: try batches of 4", 8)
+
+    with pytest.raises(DeviceError, match=r"of 4 \(--batch 4\)$"):
+        with_room(lack, {}, shrink=False)
 
 
 def test_warnings_are_the_first_ones(

@@ -6,6 +6,7 @@ Prints how many runs there were when the node died, and the status of the comman
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -31,12 +32,13 @@ if __name__ == "__main__":
     place = Path(sys.argv[1])
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     second = cluster.add_node(num_cpus=1)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    os.environ["RAY_ADDRESS"] = cluster.address  # as the user says where it is
     seen: list[int] = []
     killer = threading.Thread(target=kill, args=(cluster, second, place, seen), daemon=True)
     killer.start()
     status = main([*COMMAND.split(), "--on", "ray", "--device", "cpu", "--out", str(place)])
     killer.join(timeout=10)
+    ray.init(log_to_driver=False, logging_level="ERROR")
     alive = sum(node["Alive"] for node in ray.nodes())
     Path(sys.argv[2]).write_text(json.dumps({"status": status, "seen": seen, "alive": alive}))
     ray.shutdown()

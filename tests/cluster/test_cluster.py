@@ -5,13 +5,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from aprune.cli import main
 from aprune.errors import FileError
+from aprune.experiments import cluster
 from aprune.experiments.cluster import _with_tasks, _without_tasks
+from aprune.experiments.comparison import compare
 from aprune.experiments.plan import Arm, Comparison, Plan, TaskChoice, Trial
 from aprune.experiments.store import Store
 from aprune.training import choose_device
@@ -77,6 +80,56 @@ def test_without_ray(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*COMMAND.split(), "--on", "ray", "--out", str(tmp_path / "out")]) == 2
     assert "pip install 'aprune[ray]'" in capsys.readouterr().err
+
+
+class Fake:
+    """A cluster of so many GPUs, as far as what is asked of it goes; jobs are done here."""
+
+    exceptions = SimpleNamespace(RayTaskError=ZeroDivisionError, RayError=ZeroDivisionError)
+
+    def __init__(self, gpus: int) -> None:
+        self.cluster_resources = lambda: {"CPU": 3.0, "GPU": float(gpus)}
+        self.asked: list[dict[str, Any]] = []
+        self.most = 0
+        self.is_initialized, self.put = lambda: True, lambda value: value
+
+    def remote(self, function: Any) -> Any:
+        def options(**asked: Any) -> Any:
+            self.asked.append(asked)
+            return SimpleNamespace(
+                remote=lambda runs, names, gpu, *more: lambda: function(runs, names, False, *more)
+            )
+
+        return SimpleNamespace(options=options)
+
+    def wait(self, jobs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        self.most = max(self.most, len(jobs))
+        return jobs[-1:], jobs[:-1]  # what came last is done first
+
+    def get(self, job: Any) -> Any:
+        return job()
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_gpus_are_asked_for_and_searches_go_first(
+    gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = Fake(gpus)
+    monkeypatch.setattr(cluster, "_import_ray", lambda: ray)
+    digits = TaskChoice("digits", classes=(0, 1), images=20)
+    steps: dict[str, Any] = {"search_steps": 4, "retrain_steps": 4, "lrs": (0.1,)}
+    small = Comparison("mlp", digits, digits, ("ap", "dense"), (0.5,), tuple(range(5)), **steps)
+    with cluster.Cluster() as launcher:
+        compare(small, tmp_path / "there", launcher=launcher)
+    compare(small, tmp_path / "here", device="cpu")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+    assert {(asked["num_gpus"], asked["num_cpus"]) for asked in ray.asked} == {(int(gpus > 0), 1)}
+    names = [asked["name"] for asked in ray.asked]
+    assert names == sorted(names)  # SearchRun, then TransferRun
+    assert names.count("SearchRun") == 5
+    # ten retrainings: one to a core, or several to a GPU, which has then two jobs
+    assert names.count("TransferRun") == (10 if gpus == 0 else 4)
+    assert ray.most == (gpus or 3)
 
 
 def test_a_task_travels_once() -> None:

@@ -14,7 +14,9 @@ import torch
 
 from aprune.architecture import Architecture
 from aprune.errors import FileError, SettingError
-from aprune.experiments.store import Store, key_of, read_rows
+from aprune.experiments.rows import read_rows
+from aprune.experiments.store import Store, key_of
+from aprune.training.checkpoint import remove_checkpoint
 
 RUN = {"method": "ap", "seed": 3, "recipe": {"steps": 5, "lr": 0.1}, "sparsities": [0.5, 0.9]}
 
@@ -187,6 +189,36 @@ def test_nothing_goes_through_a_link_to_elsewhere(tmp_path: Path, name: str) -> 
     (tmp_path / "other").symlink_to(tmp_path / "elsewhere")
     Store(tmp_path / "other").put(RUN, {})
     assert Store(tmp_path / "elsewhere").get(RUN) == {}
+
+
+@pytest.mark.parametrize("name", ["checkpoints", f"checkpoints/{key_of(RUN)}"])
+def test_states_do_not_go_through_a_link_either(tmp_path: Path, name: str) -> None:
+    elsewhere, link = tmp_path / "elsewhere", tmp_path / "store" / name
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_text("as it was")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+    store = Store(tmp_path / "store")
+    for use in (lambda: store.checkpoint(RUN), lambda: store.claim(RUN)):
+        with pytest.raises(FileError, match="is a link, expected a folder"):
+            use()
+    remove_checkpoint(link)
+    assert [path.name for path in elsewhere.iterdir()] == ["precious"]
+
+
+def test_what_a_killed_run_left_goes_when_its_result_is_looked_up(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(RUN, {"accuracy": 0.5})
+    place = store.checkpoint(RUN)
+    place.mkdir(parents=True)
+    for name in ("claim", "state.safetensors", ".state.safetensors.part-abcdefgh.safetensors"):
+        (place / name).write_text("left behind")
+    with store.claim(RUN) as mine:  # somebody does it once more
+        assert mine
+        assert Store(tmp_path).get(RUN) == {"accuracy": 0.5}
+        assert len(list(place.iterdir())) == 3
+    assert store.get(RUN) == {"accuracy": 0.5}
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_link_in_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path) -> None:

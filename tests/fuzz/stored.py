@@ -16,9 +16,12 @@ import torch
 from aprune.architecture import Architecture
 from aprune.architecture.file import _checksum
 from aprune.architecture.shape import dump_shapes, fingerprint
-from aprune.experiments.store import Store, _digest, read_rows
+from aprune.errors import FileError
+from aprune.experiments.rows import read_rows
+from aprune.experiments.store import Store, _digest, key_of
 from aprune.parents import build_parent, parent_names
 from aprune.trained import Trained, load_model
+from aprune.training.checkpoint import Checkpoint
 from fuzz import mutate
 from fuzz.target import LOADED, SET_ASIDE, Case, Link, Pipe, Target, saved, settle
 
@@ -131,6 +134,7 @@ class ModelFile(Target):
 
 SEARCH = {"kind": "search", "method": "ap", "seed": 0}
 TRANSFER = {"kind": "transfer", "search": SEARCH, "seed": 0}
+STATE = f"{Checkpoint('', {}).key}-0000-0000000001.safetensors"
 SEARCHED = {
     "failed": None,
     "steps": 10,
@@ -167,6 +171,8 @@ class StoreFolder(Target):
             return {str(path.relative_to(place)): settle(path) for path in files}
 
     def damage(self, rng: random.Random) -> Case:
+        if rng.random() < 0.1:
+            return self._put_in_the_way(rng)
         case = dict(self.good)
         runs = [name for name in case if str(name).startswith("runs/")]
         name = rng.choice((*case, *runs, *runs))
@@ -197,8 +203,20 @@ class StoreFolder(Target):
             case[name] = mutate.dump(entry)
         return case
 
+    def _put_in_the_way(self, rng: random.Random) -> Case:
+        """Put something where claims, states, and files that are not whole yet would be."""
+        run = key_of(SEARCH)
+        state = f"checkpoints/{run}"
+        names = ("checkpoints", state, f"{state}/claim", f"{state}/{STATE}")
+        name = rng.choice((*names, f"runs/.{run}.json.part-abcdefgh.json"))
+        up = "../" * name.count("/")
+        things = (Link(f"{up}../outside"), Link("."), Link("/dev/zero"), Pipe(), b"", None)
+        return {**self.good, name: rng.choice(things)}
+
     def load(self, folder: Path) -> str:
         store = Store(folder)
+        with store.claim(SEARCH), contextlib.suppress(FileError):  # the work would go on
+            Checkpoint(store.checkpoint(SEARCH), {}).write(0, {"step": 1})
         found = [
             store.get(SEARCH),
             store.get(TRANSFER),

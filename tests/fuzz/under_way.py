@@ -16,6 +16,7 @@ import torch
 import aprune as ap
 from aprune.errors import ApruneWarning
 from aprune.training import checkpoint
+from aprune.training.state_file import _TO_CHECKSUM
 from fuzz import mutate
 from fuzz.target import LOADED, SET_ASIDE, Case, Link, Pipe, Target
 
@@ -70,7 +71,7 @@ def sign(header: dict[str, Any], data: bytes) -> bytes:
     compact = json.dumps({"__metadata__": notes, **header}, separators=(",", ":")).encode()
     whole = mutate.join_safetensors(compact, data)
     text = whole[8 : len(whole) - len(data)]
-    begin = len(checkpoint._TO_CHECKSUM)
+    begin = len(_TO_CHECKSUM)
     total = zlib.crc32(data, zlib.crc32(text[begin + 8 :], zlib.crc32(text[:begin])))
     return whole[: 8 + begin] + f"{total:08x}".encode() + whole[8 + begin + 8 :]
 

@@ -157,9 +157,9 @@ def _find_architecture(out: Path) -> Path:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """Read all files; of one that was being written a kill leaves a hidden part, which is nobody's."""
-    paths = (path for path in folder.rglob("*") if not path.name.startswith("."))
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
+    """Read all files: what was half written when a process was killed must be gone too."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def _print_row(work: Work, *, first: bool) -> None:

@@ -27,6 +27,7 @@ TOLERANCE = 1e-5
 @pytest.fixture(scope="module", params=[2, 4])
 def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(f"team{request.param}")
+    worker.train_on(folder / "begun alone", worker.BEGUN)
     ended = subprocess.run(
         torchrun(request.param, worker.__file__, str(folder)),
         capture_output=True,
@@ -56,11 +57,24 @@ def test_together_is_as_alone(team: Path) -> None:
                 assert torch.equal(found, expected), (case, name)
 
 
+def test_another_number_of_them_goes_on(team: Path, tmp_path: Path) -> None:
+    expected, _ = worker.train_on(tmp_path)
+    left = 40 - (worker.BEGUN - 1)
+    alone, steps = worker.train_on(team / "begun together")
+    assert steps == left
+    assert json.loads((team / "1.json").read_text())["steps"] == left
+    together = load_file(team / "numbers.safetensors")
+    for name, value in expected.items():
+        for found in (alone[name], together[f"taken up/{name}"]):
+            torch.testing.assert_close(found, value, rtol=0, atol=TOLERANCE, msg=name)
+
+
 def test_they_talk(team: Path) -> None:
     for path in team.glob("*.json"):
         about = json.loads(path.read_text())
         assert about["complaint"].startswith("process 1 of ")
         assert "other numbers than the first one in a test" in about["complaint"]
+        assert "other numbers than the first one after 2 steps" in about["stray"]
         assert about["votes"] == [True, False]
         assert about["handed"] == {"step": 3, "weight": [0, 1, 2], "flags": [True, False]}
         assert about["nothing"] is None

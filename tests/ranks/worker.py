@@ -6,6 +6,7 @@ Each process writes what it holds to FOLDER/RANK.json, as hashes, and the first 
 cases to FOLDER/numbers.safetensors.
 """
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -18,14 +19,22 @@ from torch import Tensor, nn
 
 import aprune as ap
 from aprune.errors import RankError
+from aprune.initialise import RandomNumbers
+from aprune.methods import METHODS, find_method
 from aprune.methods.attached import Search
 from aprune.tensor_file import pieces_of
+from aprune.training import checkpoint
 from aprune.training.ranks import Team, joined
 from aprune.training.state import digest
+from aprune.training.update import PlainUpdate
 
 DIGITS = ap.load_task("digits")
 FEW = 8
 """Steps of w after which those of networks with norms are compared: then rounding is amplified."""
+
+
+BEGUN = 15
+"""Steps after which a training is stopped, in the middle of the last, to be taken up by others."""
 
 
 class Dropping(nn.Module):
@@ -66,10 +75,15 @@ def retrain() -> dict[str, Tensor]:
     return dict(result.model.state_dict())
 
 
-def grow() -> dict[str, Tensor]:
-    recipe = ap.Recipe(steps=60, lr=0.05)
-    found = ap.find("mlp", DIGITS, ap.RigL(), sparsity=0.9, recipe=recipe, device="cpu")
-    return dict(found.masks())
+def choose() -> dict[str, Tensor]:
+    """Return the masks that all methods find."""
+    recipe = ap.Recipe(steps=20, lr=0.05, batch=61)
+    masks: dict[str, Tensor] = {}
+    for name in METHODS:
+        method = find_method(name)
+        found = ap.find("mlp", DIGITS, method, sparsity=0.9, recipe=recipe, device="cpu")
+        masks |= {f"{name}.{layer}": mask for layer, mask in found.masks().items()}
+    return masks
 
 
 CASES: dict[str, Callable[[], dict[str, Tensor]]] = {
@@ -77,15 +91,54 @@ CASES: dict[str, Callable[[], dict[str, Tensor]]] = {
     "dropout": lambda: search(Dropping),
     "norms": lambda: search("conv_bn", norms=True, batch=61, mixup=0.5),
     "retraining": retrain,
-    "rigl": grow,
+    "methods": choose,
 }
+
+
+class Stop(BaseException):
+    """What happens to all processes at the same step."""
+
+
+def train_on(place: Path, most: int = 1000) -> tuple[dict[str, Tensor], int]:
+    """Go on with a training whose states are in a folder; return its weights, and the steps done."""
+    done: list[int] = []
+    move = PlainUpdate.move
+
+    def moving(self: PlainUpdate) -> None:
+        move(self)
+        done.append(1)
+        if len(done) == most:
+            raise Stop
+
+    often = patch.multiple(checkpoint, INTERVAL=0.0, SHARE=float("inf"))
+    recipe = ap.Recipe(steps=40, lr=0.05, batch=61, mixup=0.5)
+    weights: dict[str, Tensor] = {}
+    with often, patch.object(PlainUpdate, "move", moving), contextlib.suppress(Stop):
+        result = ap.transfer(None, "mlp", DIGITS, recipe=recipe, device="cpu", checkpoint=place)
+        weights = dict(result.model.state_dict())
+    return weights, len(done)
 
 
 def complain(team: Team) -> str:
     """Return what is said when one process holds another number."""
     numbers = torch.ones(5) + (torch.arange(5) == 3) * float(team.rank == 1) * 1e-7
     try:
-        team.check_same([torch.zeros(2), numbers], "in a test")
+        team.check_same({"step": 3, "zeros": torch.zeros(2), "numbers": numbers}, "in a test")
+    except RankError as error:
+        return str(error)
+    return ""
+
+
+def stray(team: Team) -> str:
+    """Return what is said when one process draws other random numbers, which move no weight yet."""
+    seed = RandomNumbers.seed
+
+    def other(self: RandomNumbers, number: int) -> None:
+        seed(self, number + int(team.rank == 1))
+
+    try:
+        with patch.object(RandomNumbers, "seed", other):
+            ap.transfer(None, "mlp", DIGITS, recipe=ap.Recipe(steps=2, lr=0.05), device="cpu")
     except RankError as error:
         return str(error)
     return ""
@@ -94,13 +147,17 @@ def complain(team: Team) -> str:
 def main(folder: Path) -> None:
     with joined("cpu") as team:
         held = {name: do() for name, do in CASES.items()}
+        train_on(folder / "begun together", BEGUN)
+        held["taken up"], steps = train_on(folder / "begun alone")
         state = {"step": 3, "weight": torch.arange(3.0), "flags": torch.tensor([True, False])}
         handed = team.hand_out_state(state if team.first else None)
         assert handed is not None
         about = {
             "rank": team.rank,
+            "steps": steps,
             "digests": {name: digest(numbers) for name, numbers in held.items()},
             "complaint": complain(team),
+            "stray": stray(team),
             "votes": [team.any(team.rank == 1), team.any(False)],
             "handed": {n: v.tolist() if isinstance(v, Tensor) else v for n, v in handed.items()},
             "nothing": team.hand_out_state(None),

@@ -29,6 +29,7 @@ EXAMPLE = (
     " --sparsity 0.5,0.9 --seed 0 --out archs/"
 )
 ARCHITECTURE, MODEL = ".arch.safetensors", ".model.safetensors"
+_LONG = 64  # letters for sparsities in the name of a folder
 
 Patterns = list[str] | None
 
@@ -88,6 +89,7 @@ def find(
     changes = {"steps": steps, "batch": batch, "lr": lr}
     option.check_recipe(**changes)
     option.check_parent(parent)
+    option.check_shrink(shrink_batch)
     choose_device(device)
     drawn = option.read_classes(classes)
     with joined(device) as team, output_folder(out, mine=team.first):
@@ -96,7 +98,8 @@ def find(
         start = f"{path_safe(parent)}-{path_safe(data.name)}-{method}"
         stems = [out / f"{start}-{s}-seed{seed}" for s in sparsities]
         check_replaceable(*(_add(stem, end) for stem in stems for end in (ARCHITECTURE, MODEL)))
-        checkpoint = checkpoint_folder(out, f"{start}-seed{seed}", fresh=fresh and team.first)
+        wanted = ",".join(map(str, sparsities))[:_LONG]
+        checkpoint = checkpoint_folder(out, f"{start}-{wanted}-seed{seed}")
 
         def do(**changes: Any) -> "Found":
             return search(
@@ -113,8 +116,8 @@ def find(
                 checkpoint=checkpoint,
             )
 
-        with alone_at(checkpoint if team.first else None):
-            found = option.with_room(do, changes, shrink=shrink_batch and team.alone)
+        with alone_at(checkpoint if team.first else None, fresh=fresh):
+            found = option.with_room(do, changes, shrink=shrink_batch)
             if team.first:
                 _save(found, stems)
                 remove_checkpoint(checkpoint)

@@ -1,5 +1,6 @@
 """Options that several verbs share, and how their values are read."""
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -219,6 +220,7 @@ def with_room(do: "Callable[..., T]", changes: dict[str, Any], *, shrink: bool) 
         shrink: Whether the batch may be halved.
     """
     from aprune.errors import DeviceError
+    from aprune.training.ranks import started_size
 
     while True:
         try:
@@ -227,11 +229,26 @@ def with_room(do: "Callable[..., T]", changes: dict[str, Any], *, shrink: bool) 
             if error.batch is None or error.batch < 2:
                 raise
             if not shrink:
-                raise DeviceError(
-                    f"{error} (--batch {error.batch // 2}), or --shrink-batch"
-                ) from error
+                other = ", or --shrink-batch" if started_size() == 1 else ""
+                raise DeviceError(f"{error} (--batch {error.batch // 2}){other}") from error
             changes = {**changes, "batch": error.batch // 2}
             complain(str(error).replace(": try", "; trying"))
+        gc.collect()  # the network that did not fit may hang in a circle
+
+
+def check_shrink(shrink: bool) -> None:
+    """Raise a `SettingError` if the batch is to be halved by several processes, which have to agree.
+
+    Example:
+        >>> check_shrink(True)
+    """
+    from aprune.training.ranks import started_size
+
+    if shrink and started_size() > 1:
+        raise SettingError(
+            f"--shrink-batch is for one process, and torchrun has started {started_size()}: give a"
+            " --batch that fits"
+        )
 
 
 def check_recipe(**changes: object) -> None:

@@ -22,9 +22,14 @@ def complain(text: str) -> None:
 
 
 def complain_of(attrs: Mapping[Any, Any]) -> None:
-    """Say what `attrs` of a comparison tell: files that were not believed, and what is missing."""
+    """Say what `attrs` of a comparison tell: damaged files, dead networks, and what is missing."""
     for path in attrs.get("damaged", ()):
         complain(f"{printable(path)} was damaged: its run was done again")
+    if dead := attrs.get("dead", 0):
+        complain(
+            f"{dead} of the retrained networks give one and the same output for all images: they are"
+            " dead; try a lower --sparsity or smaller --lrs"
+        )
     if not attrs.get("complete", True):
         complain("the time was up before all was done; run the same command again for the rest")
 
@@ -115,28 +120,38 @@ def output_folder(folder: Path, *, mine: bool = True) -> Iterator[Path]:
         raise
 
 
-def checkpoint_folder(folder: Path, name: str, *, fresh: bool) -> Path:
-    """Return the place for the state of one run whose files go to `folder`; `fresh` empties it."""
-    from aprune.training.checkpoint import remove_checkpoint
+def checkpoint_folder(folder: Path, name: str) -> Path:
+    """Return the place for the state of one run whose files go to `folder`."""
+    from aprune.files import check_no_link
 
     place = folder / "checkpoints" / name
-    if fresh:
-        remove_checkpoint(place)
+    check_no_link(place.parent)
+    check_no_link(place)
     return place
 
 
 @contextlib.contextmanager
-def alone_at(checkpoint: Path | None) -> Iterator[None]:
-    """Raise a `FileError` if another process is at the work whose state goes to that folder."""
-    from aprune.files import claimed
+def alone_at(checkpoint: Path | None, *, fresh: bool) -> Iterator[None]:
+    """Raise a `FileError` if another process is at the work whose state goes to that folder.
 
-    claim = contextlib.nullcontext(True) if checkpoint is None else claimed(checkpoint / "claim")
-    with claim as mine:
+    Args:
+        checkpoint: The folder; None does nothing.
+        fresh: Whether to forget the state.
+    """
+    if checkpoint is None:
+        yield
+        return
+    from aprune.files import claimed
+    from aprune.training.checkpoint import CLAIM, remove_checkpoint
+
+    with claimed(checkpoint / CLAIM) as mine:
         if not mine:
             raise FileError(
                 f"another process is at the same work (its state is in {checkpoint}): wait for it, or"
                 " choose another place with --out"
             )
+        if fresh:
+            remove_checkpoint(checkpoint)
         yield
 
 

@@ -105,6 +105,7 @@ def transfer(
     name = _name_parent(architecture, file, parent)
     changes = {"steps": steps, "batch": batch, "lr": lr, "optimiser": optimiser}
     _check(changes, init, epsilon, mismatch)
+    option.check_shrink(shrink_batch)
     choose_device(device)
     drawn = option.read_classes(classes)
     start = None if start_from is None else load_model(start_from, parent)
@@ -115,8 +116,15 @@ def transfer(
             stack.enter_context(output_folder(out.parent, mine=team.first))
         with team.in_turn():
             data = load_task(task, classes=drawn, images=images, size=size, seed=seed)
-        place = f"{name}-{data.name}-seed{seed}"
-        checkpoint = _checkpoint(out, place, fresh=fresh and team.first)
+        checkpoint = _checkpoint(
+            out,
+            f"{name}-{data.name}-seed{seed}",
+            [
+                architecture.digest if architecture is not None else None,
+                [dict(data.provenance), changes, init, epsilon, mismatch, bare],
+                str(start_from),
+            ],
+        )
 
         def do(**changes: Any) -> "Result":
             return transfer(
@@ -134,8 +142,8 @@ def transfer(
                 checkpoint=checkpoint,
             )
 
-        with alone_at(checkpoint if team.first else None):
-            result = option.with_room(do, changes, shrink=shrink_batch and team.alone)
+        with alone_at(checkpoint if team.first else None, fresh=fresh):
+            result = option.with_room(do, changes, shrink=shrink_batch)
             if team.first and out is not None:
                 result.save(out)
             if team.first and checkpoint is not None:
@@ -148,14 +156,21 @@ def transfer(
                 _print(summary, data)
 
 
-def _checkpoint(out: Path | None, otherwise: str, *, fresh: bool) -> Path | None:
-    """Return the place for the state of the training: beside the model, or where caches are."""
+def _checkpoint(out: Path | None, otherwise: str, about: list[Any]) -> Path | None:
+    """Return the place for the state of the training: beside the model, or where caches are.
+
+    Who writes no model may do many trainings at once, so their places are told apart by all that is
+    special `about` them.
+    """
     if out is not None:
-        return checkpoint_folder(out.parent, out.name, fresh=fresh)
+        return checkpoint_folder(out.parent, out.name)
+    from aprune.experiments.store import key_of
     from aprune.files import cache_folder
 
     cache = cache_folder()
-    return cache and checkpoint_folder(cache, path_safe(otherwise), fresh=fresh)
+    return cache and checkpoint_folder(
+        cache, f"{path_safe(otherwise)}-{key_of({'about': about})[:8]}"
+    )
 
 
 def _load(file: Path | None, *, dense: bool, parent: str | None) -> "Architecture | None":

@@ -67,7 +67,7 @@ def compare(
         One row for each method, sparsity and seed. A retraining that diverged, or whose search died,
         has `diverged` set and no accuracy (nan). `attrs["complete"]` says whether all was done, and
         `attrs["damaged"]` which files of an earlier call were not believed, so that their runs were done
-        again.
+        again; `attrs["dead"]` counts networks that give one output for all images.
 
     Example:
         >>> import tempfile
@@ -96,6 +96,7 @@ def compare(
         if not comparison.figure:
             _write_more(frame, pd.DataFrame(work.densities), out)
     frame.attrs["damaged"] = [str(path) for path in store.damaged]  # not for the file of rows
+    frame.attrs["dead"] = work.dead
     return frame
 
 
@@ -144,6 +145,7 @@ class _Work:
         self.comparison, self.store, self.launcher = comparison, store, launcher
         self.plan = Plan(comparison, launcher.device)
         self.rows: list[dict[str, Any]] = []
+        self.dead = 0  # networks that rows are of
         self._clock = Clock(limit)
         self._known: dict[SearchRun | TransferRun, dict[str, Any]] = {}
         self._advance: Advance | None = None
@@ -180,7 +182,10 @@ class _Work:
 
     @property
     def densities(self) -> list[dict[str, Any]]:
-        """Return a row for each layer of each architecture."""
+        """Return a row for each layer of each architecture, whichever search was done first."""
+        c = self.comparison
+        seeds = dict.fromkeys((*c.tuning_seeds, *c.seeds))
+        runs = [self.plan.search(method, seed) for seed in seeds for method in c.methods]
         return [
             {
                 "method": run.method.name,
@@ -190,9 +195,11 @@ class _Work:
                 "place": place,
                 "density": density,
             }
-            for run, result in self._known.items()
-            if isinstance(run, SearchRun)
-            for sparsity, layers in zip(run.sparsities, result.get("densities", ()), strict=False)
+            for run in runs
+            if run in self._known
+            for sparsity, layers in zip(
+                run.sparsities, self._known[run].get("densities", ()), strict=False
+            )
             for place, (layer, density) in enumerate(layers.items(), start=1)
         ]
 
@@ -223,6 +230,7 @@ class _Work:
 
     def _make_row(self, arm: Arm, run: TransferRun) -> dict[str, Any]:
         result = self._known[run]
+        self.dead += result.get("dead") is True
         search = self._known[run.search] if run.search is not None else {}
         connections, empty = self.plan.count_connections(run.task), 0
         if run.search is not None:

@@ -21,8 +21,8 @@ from aprune.experiments.claims import judge, judge_convergence
 from aprune.experiments.comparison import compare
 from aprune.experiments.launch import Launcher
 from aprune.experiments.plan import Comparison, Protocol, TaskChoice
+from aprune.experiments.rows import read_rows as read_file
 from aprune.experiments.store import Store
-from aprune.experiments.store import read_rows as read_file
 from aprune.files import check_writable, writing
 from aprune.progress import Clock
 
@@ -197,6 +197,7 @@ def reproduce(
     frame = pd.concat(frames, ignore_index=True)
     frame.attrs["complete"] = all(part.attrs["complete"] for part in frames)
     frame.attrs["damaged"] = [str(path) for path in store.damaged]
+    frame.attrs["dead"] = sum(part.attrs["dead"] for part in frames)
     return frame
 
 

@@ -1,13 +1,16 @@
 """Retrainings of an experiment, done together."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from aprune.architecture import Architecture
 from aprune.bulk import transfer_many
 from aprune.connections import find_connections, shapes_of
-from aprune.errors import TrainingError
+from aprune.errors import NetworkWarning, TrainingError
 from aprune.experiments.run import SearchRun, TransferRun, keep
 from aprune.experiments.sharing import Claims, Result, share
 from aprune.experiments.store import Store
@@ -16,9 +19,16 @@ from aprune.maths.seed import derive_seed
 from aprune.progress import Clock
 from aprune.retraining import Result as Retrained
 from aprune.retraining import Retraining, transfer
+from aprune.tasks import Task
 from aprune.trained import Trained
+from aprune.training.batch import Normalise
 from aprune.training.checkpoint import remove_checkpoint
+from aprune.training.device import watched
+from aprune.training.evaluate import gives_one_output
 from aprune.training.network import network_for, outline_for
+
+T = TypeVar("T")
+_SEEN = 64  # images that a network is shown to see whether it is alive
 
 
 def retrain_all(
@@ -29,8 +39,9 @@ def retrain_all(
 ) -> Iterator[tuple[TransferRun, Result]]:
     """Do retrainings together, each once, and keep each result as soon as it is there.
 
-    A retraining that diverges has no accuracy: that is None, and `failed` holds the reason. What another
-    process is at is left to it, and waited for at the end.
+    A retraining that diverges has no accuracy: that is None, and `failed` holds the reason. One whose
+    network gives one output for all images in the end is marked as `dead`. What another process is at is
+    left to it, and waited for at the end.
 
     Args:
         runs: What to do; what was done before is looked up.
@@ -71,9 +82,11 @@ def retrain_all(
             time_limit=clock.left,
             may_start=lambda retraining: claims.take(ready[retraining]),
         )
-        for retraining, trained in together:
-            run = ready[retraining]
-            yield run, keep(store, run, _result_of(trained), device)
+        while (pair := _next_of(together)) is not None:
+            run = ready[pair[0]]
+            with watched(run.recipe.batch):
+                result = _result_of(pair[1], run.task)
+            yield run, keep(store, run, result, device)
 
     yield from share(runs, store, do)
 
@@ -89,14 +102,29 @@ def _prepare(run: TransferRun, found: Architecture | None) -> Architecture | Non
     return found.shuffle(derive_seed(run.seed, "reshuffle")) if run.reshuffled else found
 
 
-def _result_of(trained: Retrained | TrainingError) -> Result:
+def _next_of(done: Iterator[T]) -> T | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NetworkWarning)  # the result tells it
+        return next(done, None)
+
+
+def _result_of(trained: Retrained | TrainingError, task: Task) -> Result:
     if isinstance(trained, TrainingError):
         return _result(failed=str(trained))
-    return _result(
+    result = _result(
         accuracy=trained.accuracy,
         train_loss=trained.curve.final(),
         curve=trained.curve.thinned(),
     )
+    return result | ({"dead": True} if _is_dead(trained.model, task) else {})
+
+
+def _is_dead(model: nn.Module, task: Task) -> bool:
+    device = next(model.parameters()).device
+    some = task.test_images[:_SEEN].to(device)  # as it was judged, so that nothing else is read
+    if bool((some == some[:1]).all()):
+        return False  # there is nothing to tell apart
+    return gives_one_output(model, Normalise(task.mean.to(device), task.std.to(device))(some))
 
 
 def _result(

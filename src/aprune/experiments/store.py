@@ -11,18 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from aprune.architecture import Architecture
 from aprune.errors import ArchitectureError, FileError, SettingError
-from aprune.files import check_ordinary, claimed, printable, writing
+from aprune.files import check_no_link, check_ordinary, claimed, printable, writing
 from aprune.parents import parent_names
-from aprune.tasks.pages import check_whole, opened
 from aprune.trained import Trained, load_model
-from aprune.training.checkpoint import remove_checkpoint
-
-if TYPE_CHECKING:
-    import pandas as pd
+from aprune.training.checkpoint import CLAIM, remove_checkpoint
 
 Description = Mapping[str, Any]
 T = TypeVar("T")
@@ -89,7 +85,7 @@ class Store:
             whole = entry["checksum"] == _digest(entry["result"])
             same = _canonical(entry["description"]) == _canonical(description)
             if whole and same and _is_result(entry["result"], description):
-                remove_checkpoint(self.checkpoint(description))  # done, so of no more use
+                self._tidy(description)
                 return dict(entry["result"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError, SettingError):
             pass
@@ -111,7 +107,7 @@ class Store:
 
     def checkpoint(self, description: Description) -> Path:
         """Return the folder for states of the run so described, while it is under way."""
-        place = self._place("checkpoints") / key_of(description)
+        place = self._state_place(description)
         if not self._counts(place):
             remove_checkpoint(self._note(place))
         return place
@@ -121,7 +117,7 @@ class Store:
 
         Whoever gets the claim looks once more whether the run was done in between.
         """
-        return claimed(self._place("checkpoints") / key_of(description) / "claim")
+        return claimed(self._state_place(description) / CLAIM)
 
     def do_once(
         self, description: Description, look: Callable[[], T | None], do: Callable[[], T]
@@ -203,6 +199,18 @@ class Store:
             with writing(self._note(self._place(kind) / rest)) as temporary:
                 temporary.write_bytes(files[name])
 
+    def _state_place(self, description: Description) -> Path:
+        check_no_link(place := self._place("checkpoints") / key_of(description))
+        return place
+
+    def _tidy(self, description: Description) -> None:
+        """Remove what a run that is done left on its way, unless somebody does it once more."""
+        place = self._state_place(description)
+        if place.exists():
+            with self.claim(description) as mine:
+                if mine:
+                    remove_checkpoint(place)
+
     def _counts(self, path: Path) -> bool:
         return not self._fresh or path in self._made
 
@@ -228,41 +236,8 @@ class Store:
         return self._place("networks") / f"{key_of(description)}.safetensors"
 
     def _place(self, name: str) -> Path:
-        place = self.folder / name
-        if place.is_symlink():
-            raise FileError(
-                f"{place} is a link, expected a folder: remove it, or make the whole of"
-                f" {self.folder} a link"
-            )
+        check_no_link(place := self.folder / name)
         return place
-
-
-def read_rows(path: Path) -> "pd.DataFrame":
-    """Read a table of rows as a comparison writes it.
-
-    Raises:
-        FileError: It is no table, or declares more than its size allows.
-
-    Example:
-        >>> import tempfile
-        >>> import pandas as pd
-        >>> path = Path(tempfile.mkdtemp()) / "rows.parquet"
-        >>> pd.DataFrame({"seed": [0, 1]}).to_parquet(path)
-        >>> read_rows(path).seed.tolist()
-        [0, 1]
-    """
-    import pyarrow as pa
-
-    try:
-        check_whole(path)
-        with opened(path, ()) as file:
-            # without what the file says on how pandas had it, which could be anything
-            return file.read().to_pandas(ignore_metadata=True)
-    except (ValueError, TypeError, OSError, pa.ArrowException) as error:
-        raise FileError(
-            f"{printable(path)} cannot be read as rows ({printable(error)[:200]}): expected a parquet"
-            " file as `aprune compare` writes it"
-        ) from error
 
 
 def _is_result(result: Any, description: Description) -> bool:

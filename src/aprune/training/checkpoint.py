@@ -17,32 +17,29 @@ import json
 import shutil
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from safetensors import SafetensorError
 
 from aprune.errors import ApruneWarning, FileError
-from aprune.files import check_ordinary, printable, writing
-from aprune.tensor_file import pieces_of
+from aprune.files import printable, writing
 from aprune.training.ranks import current_team
 from aprune.training.state import State, copy_state, is_finite, part_of
+from aprune.training.state_file import read_state, write_state
 
+CLAIM = "claim"
+"""Name of the file, beside the states of a run, that stands for being at it."""
 INTERVAL = 30.0
 """Seconds from one state of a training to the next, at the least."""
 SHARE = 0.01
-"""Of the time that states on the way may take, and as much for those of trainings that are done."""
+"""Of the time that states may take."""
 
-_FORMAT, _VERSION = "aprune.checkpoint", "1"
 _KEPT = 2  # states of a training
-_SPEED, _LATENCY = 5e8, 0.01  # bytes a second, and seconds, before anything was measured
-_CHUNK = 2**24  # bytes
-_TO_CHECKSUM = b'{"__metadata__":{"checksum":"'
-_NO_CHECKSUM = "0" * 8
+# Bytes a second of a busy disk, and seconds, before anything was measured.
+_SPEED, _LATENCY = 1.5e8, 0.01
 # What reading something damaged, or of another network, can end in.
 _DAMAGED = (
     *(SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError),
@@ -104,7 +101,7 @@ class Checkpoint:
         """Let a training go on from its newest sound state, if there is one; say which are not."""
         for path in self._files(training):
             try:
-                load(_read(path, self.key))
+                load(read_state(path, self.key))
             except torch.OutOfMemoryError:
                 raise
             except _DAMAGED:
@@ -119,15 +116,17 @@ class Checkpoint:
         Raises:
             FileError: It cannot be written. What was there before still is.
         """
-        with (
-            writing(self._path(training, state["step"])) as temporary,
-            temporary.open("wb") as file,
-        ):
-            _write(file, self.key, state)
-        for number in range(training + 1):
-            for path in self._files(number)[_KEPT if number == training else 1 :]:
-                with contextlib.suppress(OSError):  # a folder, or gone already
-                    path.unlink()
+        written = self._path(training, state["step"])
+        with writing(written) as temporary, temporary.open("wb") as file:
+            write_state(file, self.key, state)
+        found = self._files(training)
+        superfluous = [path for path in found if path > written]  # refused, or this were later too
+        superfluous += [path for path in found if path < written][_KEPT - 1 :]
+        for number in range(training):
+            superfluous += self._files(number)[1:]
+        for path in superfluous:
+            with contextlib.suppress(OSError):  # a folder, or gone already
+                path.unlink()
 
     def try_to_write(self, training: int, state: State) -> None:
         """Write a state, or say once why that is not possible: the work itself can go on."""
@@ -148,9 +147,17 @@ class Checkpoint:
 
 
 def remove_checkpoint(folder: Path) -> None:
-    """Remove the folder of a run, and the one above it if nothing else is there."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove the states of a run, and its folder and the one above it if nothing else is there.
+
+    A claim stays: only who holds it may take it away, or two would believe that the run is theirs.
+    """
     with contextlib.suppress(OSError):
+        for path in () if folder.is_symlink() else list(folder.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != CLAIM:
+                path.unlink()
+        folder.rmdir()
         folder.parent.rmdir()
 
 
@@ -198,7 +205,7 @@ class Keeper:
         if self._resume(checkpoint):
             self._written = training.step
         self._cost = _LATENCY + training.size() / _SPEED
-        self._begin = self._last = time.monotonic()
+        self._last = time.monotonic()
 
     @classmethod
     def of(cls, training: Resumable) -> Self:
@@ -234,16 +241,14 @@ class Keeper:
     def look(self, *, now: bool = False) -> None:
         """Write the state if it is time, or at once; to be called between two steps.
 
-        A training that was too short for the cost of it is not kept when it is done, but done again.
+        When a training is done soon after its last state, or after its begin, what came since is not
+        kept, but done again.
         """
         if self._checkpoint is None or not self._team.first:
             return
-        wait = self._cost * self._beside / SHARE
         clock = time.monotonic()
-        if self._training.done:
-            due = self._written >= 0 or clock - self._begin >= wait
-        else:
-            due = clock - self._last >= max(INTERVAL, wait)
+        interval = 0.0 if self._training.done else INTERVAL
+        due = clock - self._last >= max(interval, self._cost * self._beside / SHARE)
         if (due or now) and self._written != self._training.step:
             state = self._training.state()
             if not is_finite(part_of(state, "model")):
@@ -251,56 +256,6 @@ class Keeper:
             self._checkpoint.try_to_write(self._number, state)
             self._written, self._last = self._training.step, time.monotonic()
             self._cost = self._last - clock
-
-
-def _write(file: BinaryIO, key: str, state: State) -> None:
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    rest = {name: value for name, value in state.items() if name not in tensors}
-    metadata = {
-        "checksum": _NO_CHECKSUM,  # of all the other bytes, and known when they are written
-        "format": _FORMAT,
-        "version": _VERSION,
-        "key": key,
-        "state": json.dumps(rest),
-    }
-    pieces = pieces_of(metadata, tensors)
-    file.write(head := next(pieces))
-    checksum = _checksum_of_header(head[8:])
-    for octets in pieces:
-        checksum = zlib.crc32(octets, checksum)
-        file.write(octets)
-    file.seek(8 + len(_TO_CHECKSUM))
-    file.write(f"{checksum:08x}".encode())
-
-
-def _read(path: Path, key: str) -> State:
-    check_ordinary(path)
-    with path.open("rb") as raw:
-        size = int.from_bytes(raw.read(8), "little")
-        if size > path.stat().st_size:
-            raise ValueError("a header longer than the file")
-        text = raw.read(size)
-        checksum = _checksum_of_header(text)
-        while chunk := raw.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        expected = {
-            "checksum": f"{checksum:08x}",
-            "format": _FORMAT,
-            "version": _VERSION,
-            "key": key,
-        }
-        if {name: metadata[name] for name in expected} != expected:
-            raise ValueError("not what was written")
-        state = dict(json.loads(metadata["state"]))
-        # a copy: the tensors of a mapped file would die with it if somebody cut it short
-        return state | {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-
-
-def _checksum_of_header(text: bytes) -> int:
-    begin = len(_TO_CHECKSUM)
-    return zlib.crc32(text[begin + len(_NO_CHECKSUM) :], zlib.crc32(text[:begin]))
 
 
 def _warn(text: str) -> None:

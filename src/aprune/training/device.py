@@ -8,7 +8,9 @@ from torch import nn
 
 from aprune.errors import DeviceError, SettingError
 
-_LOST = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS")  # in what PyTorch says
+# In what PyTorch says.
+_LOST = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS")
+_FULL = ("out of memory", "ALLOC_FAILED")  # libraries ask for memory of their own
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
@@ -65,19 +67,24 @@ def watched(batch: int) -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        advice = f"try batches of {batch // 2}" if batch > 1 else "use a smaller network"
-        raise DeviceError(
-            f"the GPU has too little memory for batches of {batch}: {advice}", batch
-        ) from error
-    except RuntimeError as error:
+    except RuntimeError as error:  # and an `OutOfMemoryError` is one
         reason = str(error).partition("\n")[0]
-        if not any(word in reason for word in _LOST):
+        lost = any(word in reason for word in _LOST)
+        if isinstance(error, torch.OutOfMemoryError) or (lost and _is_full(reason)):
+            advice = f"try batches of {batch // 2}" if batch > 1 else "use a smaller network"
+            raise DeviceError(
+                f"the GPU has too little memory for batches of {batch}: {advice}", batch
+            ) from error
+        if not lost:
             raise
         raise DeviceError(
             f"the GPU has stopped working ({reason}): what was written before is kept, and the same"
             " command goes on from there once it works again"
         ) from error
+
+
+def _is_full(reason: str) -> bool:
+    return any(word in reason for word in _FULL)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """Accuracy on images that were never trained on."""
 
+import contextlib
+
 import torch
 from torch import Tensor, nn
 
@@ -7,18 +9,25 @@ from aprune.tasks import Task
 from aprune.training.batch import Normalise
 from aprune.training.device import mixed_precision
 
-_BATCH = 1_000
+_BATCH = 1_000  # images at a time, or as many as a GPU has memory for
 
 
 def predict(model: nn.Module, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Return the class number of each uint8 image, normalised as in training."""
-    normalise = Normalise(mean, std)
     was_training = model.training
     model.eval()
     with torch.no_grad(), mixed_precision(images.device):
-        labels = [model(normalise(part)).argmax(1) for part in images.split(_BATCH)]
+        labels = _label(model, images, Normalise(mean, std), _BATCH)
     model.train(was_training)
-    return torch.cat(labels)
+    return labels
+
+
+def _label(model: nn.Module, images: Tensor, normalise: Normalise, batch: int) -> Tensor:
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return torch.cat([model(normalise(part)).argmax(1) for part in images.split(batch)])
+    if batch == 1:
+        raise torch.OutOfMemoryError("CUDA out of memory for one image")
+    return _label(model, images, normalise, batch // 2)
 
 
 def gives_one_output(model: nn.Module, x: Tensor) -> bool:

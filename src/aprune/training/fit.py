@@ -170,9 +170,10 @@ class Training:
                     advance(self.step - shown, note=f"loss {loss:.3f}")
                     shown = self.step
                 if self._is_time_to_probe():
-                    self._warn_if_dead()
+                    self.warn_if_dead()
                 if self.step % _COMPARE_EVERY == 0 or self.done:
-                    team.check_same(self._tensors().values(), f"after {self.step} steps")
+                    held = self.state() | with_prefix("numbers", self.numbers.state())
+                    team.check_same(held, f"after {self.step} steps")
                 if team.any(signals.pending):  # all of them end with the same step
                     signals.expect()
                 keeper.look(now=signals.pending)
@@ -207,11 +208,14 @@ class Training:
 
     def _is_time_to_probe(self) -> bool:
         step, steps = self.step, self._recipe.steps
-        return step >= _SETTLED and _PROBES * step // steps > _PROBES * (step - 1) // steps
+        return _PROBES * step // steps > _PROBES * (step - 1) // steps
 
-    def _warn_if_dead(self) -> None:
+    def warn_if_dead(self) -> None:
+        """Warn once if the network gives one and the same output whatever it sees."""
         images = self._loop.images
-        if self._dead or not gives_one_output(self._model, images.some(_SEEN)):
+        if self.step < _SETTLED or self._dead:
+            return
+        if not gives_one_output(self._model, images.some(_SEEN)):
             return
         self._dead = True
         warnings.warn(
