@@ -22,6 +22,7 @@ from aprune.training.network import network_for
 from aprune.training.signals import Signals
 
 _LOOK_EVERY = 100  # steps between two looks at the losses, each of which waits for the device
+_PROBE_EVERY = 400  # steps between two looks at whether a network is alive, which take longer
 _AT_A_TIME = 8  # networks to train side by side on a GPU
 _SAVED = 4  # side by side, compiled code saves so much less time than alone
 
@@ -221,7 +222,8 @@ class _Run:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
         try:
             self.training.check()
-            self.training.warn_if_dead()
+            if self.training.step % _PROBE_EVERY == 0 or self.training.done:
+                self.training.warn_if_dead()
         except TrainingError as error:
             self.error = error
         if self.training.done:
