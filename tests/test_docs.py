@@ -132,6 +132,15 @@ def test_every_document_is_there() -> None:
     assert {words[0] for _, words in COMMANDS} >= {"aprune", "make"}
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_markdown_leaves_formulas_as_they_are(path: Path) -> None:
+    # Within $…$ it reads \, as a comma, and * or _ after punctuation as emphasis. Blocks are safe.
+    text = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    formulas = re.findall(r"\$([^$\n]+)\$", re.sub(r"`[^`\n]*`", "", text))
+    changed = r"\\[^\sA-Za-z]|\*|(?<![A-Za-z0-9])_"
+    assert [formula for formula in formulas if re.search(changed, formula)] == []
+
+
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
 def test_every_block_says_what_it_is(block: Block) -> None:
     if block.kind == "python":

@@ -31,10 +31,10 @@ class Scheme:
 
     Example:
         >>> Scheme(t_s=5.0).t_l
-        100.0
+        1000.0
     """
 
-    t_l: float = 100.0
+    t_l: float = 1000.0
     t_s: float = 10.0
     steps: int = 100
     step: float = 0.1
