@@ -14,20 +14,18 @@ import torch.nn.functional as F
 import aprune as ap
 from aprune.cli import main
 from aprune.errors import FileError, SettingError
+from aprune.experiments import temperature_case, temperature_figure
 from aprune.experiments import temperatures as module
 from aprune.experiments.convergence import Setting, descend
-from aprune.experiments.temperatures import (
+from aprune.experiments.temperature_case import (
     CASES,
     Run,
-    draw_best,
-    draw_steps,
     measure_logistic,
     measure_network,
     measure_quadratic,
-    tabulate,
-    temperatures,
-    tune,
 )
+from aprune.experiments.temperature_figure import draw_best, draw_steps, tune
+from aprune.experiments.temperatures import tabulate, temperatures
 from aprune.finding import search
 
 CELL = {"t_l": 1000.0, "t_s": 10.0, "step": 2.0, "penalty": 0.01}
@@ -119,7 +117,7 @@ def test_a_network_that_dies_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*_: Any, **__: Any) -> None:
         raise ap.errors.SearchError("dead")
 
-    monkeypatch.setattr(module, "search_network", die)
+    monkeypatch.setattr(temperature_case, "search_network", die)
     (run,) = measure_network(t_l=100.0, t_s=5.0, step=0.02, seeds=[0], iterations=30)
     assert run.objective == math.inf
 
@@ -192,6 +190,7 @@ def test_everything_is_run_and_written(tmp_path: Path, monkeypatch: pytest.Monke
         for name, case in CASES.items()
     }
     monkeypatch.setattr(module, "CASES", cases)
+    monkeypatch.setattr(temperature_figure, "CASES", cases)
     result = temperatures(["digits", "made"], seeds=2, iterations=7, out=tmp_path / "new")
     frame = result.frame
     assert set(frame["case"]) == {name for name, case in CASES.items() if case.data != "mnist"}
