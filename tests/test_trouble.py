@@ -143,8 +143,8 @@ def test_comparisons_tell_it_when_they_are_done(
     assert frame.attrs["dead"] == 1
     complain_of(frame.attrs)
     assert capsys.readouterr().err == (
-        "aprune: 1 of the retrained networks give one and the same output for all images: they are"
-        " dead; try a lower --sparsity or smaller --lrs\n"
+        "aprune: dead networks, with one and the same output for all images: 1 of those retrained; a"
+        " lower sparsity or a smaller learning rate may help\n"
     )
     alive = compare(replace(dead, sparsities=(0.5,)), tmp_path, device="cpu")
     assert alive.attrs["dead"] == 0

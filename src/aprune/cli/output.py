@@ -27,8 +27,8 @@ def complain_of(attrs: Mapping[Any, Any]) -> None:
         complain(f"{printable(path)} was damaged: its run was done again")
     if dead := attrs.get("dead", 0):
         complain(
-            f"{dead} of the retrained networks give one and the same output for all images: they are"
-            " dead; try a lower --sparsity or smaller --lrs"
+            f"dead networks, with one and the same output for all images: {dead} of those retrained; a"
+            " lower sparsity or a smaller learning rate may help"
         )
     if not attrs.get("complete", True):
         complain("the time was up before all was done; run the same command again for the rest")
