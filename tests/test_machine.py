@@ -19,19 +19,12 @@ from aprune.cli import main
 from aprune.cli.option import with_room
 from aprune.errors import DeviceError
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
-from aprune.training import checkpoint, evaluate
+from aprune.training import evaluate
 from aprune.training.device import watched
 from aprune.training.fit import Training
 
 DIGITS = ap.load_task("digits", classes=[0, 1, 2], images=60, seed=0)
 FIND = "find --parent mlp --task digits --sparsity 0.5 --steps 10 --batch 64 --device cpu"
-
-
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state after every step."""
-    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
-    monkeypatch.setattr(checkpoint, "SHARE", float("inf"))
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, step: int, error: Exception) -> None:

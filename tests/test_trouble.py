@@ -15,19 +15,11 @@ import aprune as ap
 from aprune.cli.output import complain_of
 from aprune.errors import NetworkWarning, TaskError, TrainingError
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
-from aprune.training import checkpoint
 from aprune.training.fit import Training
 from helpers import other_world
 
 DIGITS = ap.load_task("digits", classes=[0, 1, 2], images=60, seed=0)
 FIND = "find --parent mlp --task digits --sparsity 0.5 --steps 10 --batch 64 --device cpu"
-
-
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state after every step."""
-    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
-    monkeypatch.setattr(checkpoint, "SHARE", float("inf"))
 
 
 @pytest.mark.usefixtures("often")

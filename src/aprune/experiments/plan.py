@@ -24,9 +24,7 @@ from aprune.training.network import outline_for
 DENSE = "dense"
 _PAPER_LR = 0.1  # c of the paper's c/√i, for which it gives no number
 _HELD_OUT = 0.2  # of the new task's training images, to choose the learning rate on at the least
-_TUNING_SEEDS = (
-    3  # where no more are held out, those of one repetition are few: a choice is a toss-up
-)
+_TUNING_SEEDS = 3  # a choice by so few images as one repetition may hold out is a toss-up
 
 
 @dataclass(frozen=True)
