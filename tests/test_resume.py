@@ -50,14 +50,7 @@ class Stop(BaseException):
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write a state after every step."""
-    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
-    monkeypatch.setattr(checkpoint, "SHARE", float("inf"))
-
-
-@pytest.fixture
-def stopped(eager: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def stopped(often: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Do something again and again, each time for a few steps, until it comes to its end."""
 
     def again(work: Callable[[], Any], every: int) -> Any:
@@ -487,7 +480,7 @@ def test_last_states_of_earlier_trainings_are_kept(stopped: Any, tmp_path: Path)
     assert names == ["0000-0000000004", "0001-0000000004", "0002-0000000003", "0002-0000000004"]
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("often")
 def test_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The last good state stays, one line is said, and the training comes to its end."""
     real = checkpoint.write_state
