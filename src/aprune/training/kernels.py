@@ -86,6 +86,19 @@ def _gradient_at(gradients, tensor, NARROW: tl.constexpr):
 
 
 @triton.jit
+def _may_be_on(row, start, here, real, EVEN: tl.constexpr):
+    """Tell of which connections something must be read at all.
+
+    The bytes of four masks are read as one number: if it is 0, all four are off, and nothing of them
+    ever changes. Four numbers are moved at once, and what is not asked for is not fetched.
+    """
+    if EVEN:
+        fours_at = _address(row, _MASK, tl.int32) + start // 4
+        return tl.load(fours_at + here // 4, real, 0) != 0
+    return real
+
+
+@triton.jit
 def measure(
     table, gradients, chunks, squares, t_l, t_s,
     W: tl.constexpr, MASK: tl.constexpr, NARROW: tl.constexpr, MOVES: tl.constexpr,
@@ -109,6 +122,8 @@ def measure(
     for piece in range(PIECES):
         here = piece * BLOCK + tl.arange(0, BLOCK)
         real = here < number
+        if MASK:
+            real = real & _may_be_on(row, start, here, real, EVEN)
         slope = tl.load(gradient_at + here, real, 0.0).to(tl.float32)
         if MERGED:
             sums_at = _address(row, _SUMS, tl.float32) + 2 * start
@@ -162,6 +177,8 @@ def update(
         real = here < number
         if MERGED:
             real = real & (place < UNITS * COPIES)
+        if MASK:
+            real = real & _may_be_on(row, start, here, real, EVEN)
         gradient = tl.load(gradient_at + piece * UNITS + place // COPIES, real, 0.0).to(tl.float32)
         # all that is read comes first: a load waits for every store before it
         theta = tl.load(theta_at + here, real, 0.0)
