@@ -130,6 +130,26 @@ def test_better_learning_rate_is_chosen_for_all_methods(
     assert (whole[0]["lr"] == 0.3).all()
 
 
+def test_what_was_tried_to_choose_a_learning_rate_is_written_down(
+    whole: tuple[pd.DataFrame, Path],
+) -> None:
+    tried = pd.read_parquet(whole[1] / "tuning.parquet")
+    assert len(tried) == 7 * 2
+    assert not tried.duplicated(["method", "sparsity", "lr"]).any()
+    assert set(tried["seed"]) == {7}
+    task = plan.Plan(TINY, torch.device("cpu")).tuning(DENSE, 7, TRIAL).task
+    assert set(tried["images"]) == {len(task.train_labels)}
+    assert set(tried["judged_on"]) == {len(task.test_labels)}
+    best = tried.loc[tried.groupby(["method", "sparsity"])["accuracy"].idxmax()]
+    assert (best["lr"] == 0.3).all()
+    assert tried["accuracy"].nunique() > 2
+
+
+def test_where_there_is_no_choice_nothing_was_tried(tmp_path: Path, no_figure: None) -> None:
+    do(PLAIN, tmp_path)
+    assert not (tmp_path / "tuning.parquet").exists()
+
+
 @pytest.mark.parametrize("until", [1, 12, SIZE - 1])
 def test_interrupted_and_resumed_equals_uninterrupted(
     whole: tuple[pd.DataFrame, Path],

@@ -96,6 +96,26 @@ def test_a_lane_takes_one_network_after_another() -> None:
         assert_alike(lane.model, theirs)
 
 
+def test_of_four_connections_that_are_off_nothing_is_read_or_written() -> None:
+    task, recipe = digits(), RECIPE.but(clip=0.2)
+    lane, theirs = Lane(network(task, "mlp"), engine="fused"), network(task, "mlp")
+    masks = masks_of(theirs, density=0.1)
+    name = max(masks, key=lambda name: masks[name].numel())
+    off = ~masks[name].view(-1, 4).any(1)
+    assert 0.5 < off.float().mean() < 0.8
+    with lane.run(masks, task, recipe, seed=0) as training:
+        assert isinstance(lane._masked, FusedUpdate)
+        momenta = lane._masked._entries[name].first.view(-1, 4)
+        momenta[off] = torch.nan  # whoever reads that passes it on
+        while not training.done:
+            training.advance()
+        training.finish()
+    assert momenta[off].isnan().all()
+    assert momenta[~off].isfinite().all()
+    fit_masked(theirs, masks, task, recipe, seed=0, engine="eager", progress=False)
+    assert_alike(lane.model, theirs)
+
+
 def search(model: nn.Module, task: Task, method: AP, recipe: Recipe, *, engine: str) -> Outcome:
     return method.search(
         Problem(
@@ -323,10 +343,12 @@ shape = {"EVEN": True, "BLOCK": 1024, "PIECES": 8}
 even = shape | {"MERGED": False, "COPIES": 1}
 merged = shape | {"MERGED": True, "COPIES": 49, "UNITS": 20, "RUNS": 32}
 sgd = {"NESTEROV": False, "ADAM": False, "SHADOW": True}
+masked = {"W": False, "MASK": True, "MOVES": False}
 for kernel, shape in [
     (kernels.measure, even),
     (kernels.update, sgd | even | {"UNITS": 1024, "RUNS": 1024}),
     (kernels.update, sgd | merged),
+    (kernels.update, sgd | even | masked | {"UNITS": 1024, "RUNS": 1024}),
 ]:
     made = build(kernel, search | shape)
     wide = len(re.findall(r"(?:ld|st)[.]global[.]v[24]", made["ptx"]))
@@ -355,7 +377,9 @@ def test_kernels_compile_for_a_gpu_and_move_four_numbers_at_a_time(tmp_path: Pat
         ["measure", "False", "True"],
         ["update", "False", "True"],
         ["update", "True", "True"],
+        ["update", "False", "True"],
     ]
     assert int(lines[0][3]) >= 5  # θ, w and the gradient
     assert int(lines[2][3]) >= 12  # the same, but for gradient and shadow: they have few numbers
     assert int(lines[1][3]) >= 14  # these and the momentum, and all of them written
+    assert int(lines[3][3]) >= 12  # under a mask too, though nothing is read of four that are off

@@ -44,9 +44,9 @@ def compare(
 ) -> "pd.DataFrame":
     """Do a comparison, or what is left of it, and write rows, a table and figures.
 
-    They are `rows.parquet`, `table.md` and `comparison`; unless it has the name of a figure, also who
-    beats whom (`matrix`), accuracy against the steps of the search (`cost`), and how dense the layers
-    are (`densities`, with rows).
+    They are `rows.parquet`, `table.md` and `comparison`, and `tuning.parquet`, by which settings were
+    chosen; unless it has the name of a figure, also who beats whom (`matrix`), accuracy against the steps
+    of the search (`cost`), and how dense the layers are (`densities`, with rows).
 
     Every search and retraining is kept under `out` as soon as it is done and never done again, and its
     state is written while it is under way, so that the same call resumes after an interruption. Several
@@ -89,6 +89,10 @@ def compare(
     frame.attrs["complete"] = complete
     with writing(out / "rows.parquet") as temporary:
         frame.to_parquet(temporary, index=False)
+    if work.tuning:
+        with writing(out / "tuning.parquet") as temporary:
+            tried = pd.DataFrame(work.tuning).astype({"accuracy": "float64"})
+            tried.to_parquet(temporary, index=False)
     with writing(out / "table.md") as temporary:
         temporary.write_text(report.write_table(frame), encoding="utf-8")
     if frame["accuracy"].notna().any():
@@ -145,6 +149,7 @@ class _Work:
         self.comparison, self.store, self.launcher = comparison, store, launcher
         self.plan = Plan(comparison, launcher.device)
         self.rows: list[dict[str, Any]] = []
+        self.tuning: list[dict[str, Any]] = []  # what was tried to choose settings by
         self.dead = 0  # networks that rows are of
         self._clock = Clock(limit)
         self._known: dict[SearchRun | TransferRun, dict[str, Any]] = {}
@@ -219,6 +224,12 @@ class _Work:
             for trial in trials
         }
         self._retrain(chain.from_iterable(runs.values()))
+        self.tuning = [
+            self._describe_tried(arm, run)
+            for (arm, _), repeated in runs.items()
+            for run in repeated
+            if run in self._known
+        ]
         if not all(run in self._known for run in chain.from_iterable(runs.values())):
             return None
         # what diverges is as bad as can be
@@ -227,6 +238,20 @@ class _Work:
             for which, repeated in runs.items()
         }
         return {arm: max(trials, key=lambda trial: totals[arm, trial]) for arm in c.arms()}
+
+    def _describe_tried(self, arm: Arm, run: TransferRun) -> dict[str, Any]:
+        """Return a row of a run that settings are chosen by; it never saw a test image."""
+        return {
+            "method": arm.method,
+            "variant": arm.variant,
+            "sparsity": run.sparsity,
+            "images": len(run.task.train_labels),
+            "judged_on": len(run.task.test_labels),
+            "seed": run.seed,
+            "lr": run.recipe.lr,
+            "mixup": run.recipe.mixup,
+            "accuracy": self._known[run]["accuracy"],
+        }
 
     def _make_row(self, arm: Arm, run: TransferRun) -> dict[str, Any]:
         result = self._known[run]
