@@ -45,8 +45,8 @@ def compare(
     """Do a comparison, or what is left of it, and write rows, a table and figures.
 
     They are `rows.parquet`, `table.md` and `comparison`, and `tuning.parquet`, by which settings were
-    chosen; unless it has the name of a figure, also who beats whom (`matrix`), accuracy against the steps
-    of the search (`cost`), and how dense the layers are (`densities`, with rows).
+    chosen; unless it has the name of a figure, also who beats whom (`matrix`), accuracy against the
+    steps of the search (`cost`), and how dense the layers are (`densities`, with rows).
 
     Every search and retraining is kept under `out` as soon as it is done and never done again, and its
     state is written while it is under way, so that the same call resumes after an interruption. Several
