@@ -185,9 +185,10 @@ class FusedUpdate:
 
     def load(self, masks: Mapping[str, Tensor]) -> None:
         """Take over other masks of the same weights, where these are in memory."""
-        for name, entry in self._entries.items():
+        for number, (name, entry) in enumerate(self._entries.items()):
             if entry.mask is not None:
                 entry.mask.copy_(masks[name])
+                self._table[number, -1] = entry.is_sparse()
         self.begin()
 
     def begin(self) -> None:

@@ -8,8 +8,8 @@ when.
 
 A row of the table holds the addresses of θ, the optimiser's two moments, w, the mask, the shadow weight
 and two sums, with 0 for what is not there; then how many connections there are, how many copies of each
-input, and whether the gradient is bfloat16. What a kind of tensor has is known when the kernel is
-compiled:
+input, whether the gradient is bfloat16, and whether a fixed mask leaves little. What a kind of tensor
+has is known when the kernel is compiled:
 
     W, MASK   parameters of a mask to be learnt, or a fixed mask
     SHADOW    a weight of the layer's own beside θ; NARROW if it and its gradient are bfloat16
@@ -32,7 +32,8 @@ _SUMS = tl.constexpr(6)
 _NUMEL = tl.constexpr(7)
 _COPIES = tl.constexpr(8)
 _NARROW = tl.constexpr(9)
-_FIELDS = tl.constexpr(10)
+_SPARSE = tl.constexpr(10)
+_FIELDS = tl.constexpr(11)
 
 LR, CLIP, ALPHA, DRIFT, CORRECTION, ROOT, SECOND = (tl.constexpr(place) for place in range(7))
 """Places in `numbers`, all that the network as a whole decides in a step: learning rate, factor of the
@@ -86,15 +87,18 @@ def _gradient_at(gradients, tensor, NARROW: tl.constexpr):
 
 
 @triton.jit
-def _may_be_on(row, start, here, real, EVEN: tl.constexpr):
-    """Tell of which connections something must be read at all.
+def _worth_reading(row, start, here, real, EVEN: tl.constexpr):
+    """Tell of which connections anything must be read.
 
-    The bytes of four masks are read as one number: if it is 0, all four are off, and nothing of them
-    ever changes. Four numbers are moved at once, and what is not asked for is not fetched.
+    Where a mask leaves little, the bytes of four masks are read first, as one number: if it is 0, all
+    four are off, and nothing of them ever changes. Four numbers are moved at once, and what is not
+    asked for is not fetched. Elsewhere that would only be something more to wait for.
     """
     if EVEN:
-        fours_at = _address(row, _MASK, tl.int32) + start // 4
-        return tl.load(fours_at + here // 4, real, 0) != 0
+        little = tl.load(row + _SPARSE) != 0
+        if little:
+            fours_at = _address(row, _MASK, tl.int32) + start // 4
+            real = real & (tl.load(fours_at + here // 4, real, 0) != 0)
     return real
 
 
@@ -123,7 +127,7 @@ def measure(
         here = piece * BLOCK + tl.arange(0, BLOCK)
         real = here < number
         if MASK:
-            real = real & _may_be_on(row, start, here, real, EVEN)
+            real = _worth_reading(row, start, here, real, EVEN)
         slope = tl.load(gradient_at + here, real, 0.0).to(tl.float32)
         if MERGED:
             sums_at = _address(row, _SUMS, tl.float32) + 2 * start
@@ -178,7 +182,7 @@ def update(
         if MERGED:
             real = real & (place < UNITS * COPIES)
         if MASK:
-            real = real & _may_be_on(row, start, here, real, EVEN)
+            real = _worth_reading(row, start, here, real, EVEN)
         gradient = tl.load(gradient_at + piece * UNITS + place // COPIES, real, 0.0).to(tl.float32)
         # all that is read comes first: a load waits for every store before it
         theta = tl.load(theta_at + here, real, 0.0)

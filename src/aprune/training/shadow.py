@@ -16,6 +16,7 @@ from aprune.training.recipe import Recipe
 
 _NARROW = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers that autocast runs in bfloat16
 _ROWS = 512  # units of a layer that are shown at a time
+_LITTLE = 12  # if less than one connection in so many is on, kernels pass over those that are off
 
 
 @dataclass
@@ -106,7 +107,11 @@ class Shadowed:
         tensors = (self.theta, self.first, self.second, self.w, self.mask, shadow, self.sums)
         addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         narrow = self.leaf.dtype == torch.bfloat16
-        return [*addresses, self.theta.numel(), self.copies, int(narrow)]
+        return [*addresses, self.theta.numel(), self.copies, int(narrow), int(self.is_sparse())]
+
+    def is_sparse(self) -> Tensor | bool:
+        """Tell whether a fixed mask leaves little; where the mask is, so that nobody waits."""
+        return self.mask is not None and self.mask.sum() * _LITTLE < self.mask.numel()
 
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
