@@ -33,6 +33,7 @@ def transfer_many(
     lanes: int | None = None,
     device: str | torch.device = "auto",
     engine: EngineName = "auto",
+    total: int | None = None,
     progress: bool | None = None,
     time_limit: float | None = None,
     may_start: Callable[[Retraining], bool] = lambda _: True,
@@ -48,6 +49,8 @@ def transfer_many(
             idle. None takes 1 on a CPU, and on a GPU 8, or as many as its memory has room for.
         device: `auto`, `cpu` or `cuda`.
         engine: How training steps are run (see `transfer`).
+        total: How many there are in all, if these are what is left of them: `auto` takes the engine that
+            suits so many. Engines round differently; so an interruption makes no difference.
         progress: Whether to show a bar; None shows it on a terminal.
         time_limit: Seconds after which nothing more is started, and nothing that would probably
             last longer.
@@ -74,7 +77,8 @@ def transfer_many(
         groups.setdefault(_shape(retraining), []).append(retraining)
     with bar("retraining", len(retrainings), show=progress) as advance:
         for group in groups.values():
-            for done in _do_group(group, where, lanes, engine, clock, may_start):
+            number = total or len(group)
+            for done in _do_group(group, where, lanes, engine, number, clock, may_start):
                 advance(1)
                 yield done
 
@@ -99,6 +103,7 @@ def _do_group(
     where: torch.device,
     lanes: int | None,
     engine: EngineName,
+    total: int,
     clock: Clock,
     may_start: Callable[[Retraining], bool],
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
@@ -112,7 +117,7 @@ def _do_group(
                 if not may_start(retraining):
                     continue
                 if len(together) == len(made):
-                    lane = _make_lane(retraining, where, engine, len(group))
+                    lane = _make_lane(retraining, where, engine, total)
                     made.append(lane)
                     number = _count(lane.model, where) if lanes is None else lanes
                 else:

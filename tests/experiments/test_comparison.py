@@ -179,6 +179,29 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     pd.testing.assert_frame_equal(frame, whole[0])
 
 
+def test_what_an_interruption_left_gets_the_engine_that_suits_all(
+    whole: tuple[pd.DataFrame, Path],
+    tmp_path: Path,
+    no_figure: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Engines round differently: by what is left of a stage, the last runs would be others."""
+    shutil.copytree(whole[1], tmp_path, dirs_exist_ok=True)
+    store, chosen_for = Store(tmp_path), []
+    original = bulk.choose_engine
+
+    def noted(asked: Any, model: Any, steps: int) -> Any:
+        chosen_for.append(steps)
+        return original(asked, model, steps)
+
+    monkeypatch.setattr(bulk, "choose_engine", noted)
+    tried = plan.Plan(TINY, torch.device("cpu"))
+    for arm in (DENSE, plan.Arm("ap", 0.5)):
+        store.run_path(tried.final(arm, 1, plan.Trial(0.3, None)).describe()).unlink()
+    do(TINY, tmp_path)
+    assert chosen_for == [7 * 2 * 12 // bulk._SAVED] * 2
+
+
 def test_retrainings_of_a_stage_are_done_together(
     whole: tuple[pd.DataFrame, Path], tmp_path: Path, stages: list[int]
 ) -> None:

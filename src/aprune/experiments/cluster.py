@@ -95,12 +95,13 @@ class Cluster:
         """Do some retrainings at a time on each node, with the architectures that they need."""
 
         def do(todo: list[TransferRun], claims: Claims) -> Iterator[tuple[TransferRun, Result]]:
-            yield from self._flow(self._jobs(todo, claims, store), store, clock, "retraining")
+            jobs = self._jobs(todo, claims, store, len(runs))
+            yield from self._flow(jobs, store, clock, "retraining")
 
         return share(runs, store, do)
 
     def _jobs(
-        self, todo: list[TransferRun], claims: Claims, store: Store
+        self, todo: list[TransferRun], claims: Claims, store: Store, total: int
     ) -> "Iterator[_Job[TransferRun]]":
         """Put together what a node does at a time: on a GPU several, and always of one start."""
         groups: dict[Any, list[TransferRun]] = {}
@@ -112,7 +113,7 @@ class Cluster:
             for first in range(0, len(group), number):
                 mine = [run for run in group[first : first + number] if claims.take(run)]
                 if mine:
-                    yield _Job(mine, [path for run in mine for path in run.needs(store)])
+                    yield _Job(mine, [path for run in mine for path in run.needs(store)], total)
 
     def _flow(
         self, jobs: "Iterator[_Job[R]]", store: Store, clock: Clock, kind: str
@@ -152,6 +153,7 @@ class Cluster:
             bare,
             names,
             self._gpu,
+            job.total,
             *(self._put(task, task) for task in tasks),
             *(self._put(name, (store.folder / name).read_bytes()) for name in names),
         )
@@ -187,14 +189,15 @@ class Cluster:
 
 @dataclass(frozen=True)
 class _Job(Generic[R]):
-    """Some runs, and the files of the store that they need."""
+    """Some runs, the files of the store that they need, and how many runs there are in all."""
 
     runs: list[R]
     needs: list[Path]
+    total: int = 1
 
 
 def _work(
-    runs: list[SearchRun] | list[TransferRun], names: list[str], gpu: bool, *more: Any
+    runs: list[SearchRun] | list[TransferRun], names: list[str], gpu: bool, total: int, *more: Any
 ) -> dict[str, bytes]:
     """Do runs on a node, in a store of its own; return the files that came to be."""
     tasks, contents = more[: len(more) - len(names)], more[len(more) - len(names) :]
@@ -206,7 +209,8 @@ def _work(
         for run in whole:
             if isinstance(run, SearchRun):
                 run.do(store, device)
-        for _ in retrain_all((run for run in whole if isinstance(run, TransferRun)), store, device):
+        retrainings = [run for run in whole if isinstance(run, TransferRun)]
+        for _ in retrain_all(retrainings, store, device, total=total):
             pass
         return {name: store.folder.joinpath(name).read_bytes() for name in store.names() - {*names}}
 

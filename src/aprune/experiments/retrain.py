@@ -37,6 +37,7 @@ def retrain_all(
     store: Store,
     device: torch.device,
     time_limit: float | None = None,
+    total: int | None = None,
 ) -> Iterator[tuple[TransferRun, Result]]:
     """Do retrainings together, each once, and keep each result as soon as it is there.
 
@@ -49,11 +50,12 @@ def retrain_all(
         store: Where results are kept, and architectures come from.
         device: Where to train.
         time_limit: As `transfer_many` takes it; with 0 everything is only looked up.
+        total: How many there are in all, if these are a part of them.
 
     Yields:
         Each run with its result. What the time did not suffice for is missing.
     """
-    clock, starts = Clock(time_limit), Starts(store, device)
+    clock, starts, runs = Clock(time_limit), Starts(store, device), list(runs)
 
     def do(todo: list[TransferRun], claims: Claims) -> Iterator[tuple[TransferRun, Result]]:
         found: dict[TransferRun, Architecture | None] = {}
@@ -83,6 +85,7 @@ def retrain_all(
         together = transfer_many(
             list(ready),
             device=device,
+            total=total or len(runs),
             progress=False,
             time_limit=clock.left,
             may_start=lambda retraining: claims.take(ready[retraining]),
