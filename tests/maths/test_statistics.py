@@ -37,11 +37,22 @@ def test_summaries_and_intervals_print_with_the_digits_asked_for() -> None:
 
 
 def test_two_pairs_by_hand() -> None:
-    # Differences 0 and 1 give resampled means 0, ½, 1 with probabilities ¼, ½, ¼. Half of that
-    # lies on each side of the mean and two points have no skew, so BCa takes the plain quantiles:
-    # 2.5 % and 97.5 % are the two ends, 30 % and 70 % both lie in the middle.
-    assert paired_interval([3.0, 5.0], [3.0, 4.0]) == Interval(0.5, 0.0, 1.0, 2)
-    assert paired_interval([3.0, 5.0], [3.0, 4.0], confidence=0.4) == Interval(0.5, 0.5, 0.5, 2)
+    # Differences 0 and 1 give resampled means 0, ½, 1 with probabilities ¼, ½, ¼: the bootstrap has
+    # no more than the two ends to offer. The standard error is √½/√2 = ½, and the quantiles of
+    # Student's distribution with one degree of freedom are tan(π(p − ½)): 12.706 at 97.5 %.
+    for confidence in (0.95, 0.6):
+        reach = math.tan(math.pi * confidence / 2) / 2
+        interval = paired_interval([3.0, 5.0], [3.0, 4.0], confidence=confidence)
+        assert (interval.mean, interval.n) == (0.5, 2)
+        assert interval.low == pytest.approx(min(0.0, 0.5 - reach))
+        assert interval.high == pytest.approx(max(1.0, 0.5 + reach))
+
+
+def test_five_pairs_hold_the_truth_as_often_as_they_say() -> None:
+    rng, times = np.random.default_rng(0), 400
+    intervals = [paired_interval(rng.normal(size=5), np.zeros(5)) for _ in range(times)]
+    held = sum(interval.low <= 0 <= interval.high for interval in intervals)
+    assert 0.925 < held / times < 0.985  # of the bootstrap alone it would be 0.85
 
 
 def test_many_pairs_approach_the_normal_interval() -> None:
@@ -69,7 +80,7 @@ def test_swapping_the_methods_mirrors_the_interval() -> None:
 
 
 def test_the_seed_decides_and_nothing_else() -> None:
-    a, b = np.random.default_rng(2).normal(size=(2, 7))
+    a, b = np.random.default_rng(2).exponential(size=30), np.zeros(30)
     np.random.seed(11)
     first = paired_interval(a, b, seed=5)
     np.random.seed(12)

@@ -85,14 +85,15 @@ def summarise(values: Values) -> Summary:
 
 
 def paired_interval(a: Values, b: Values, *, confidence: float = 0.95, seed: int = 0) -> Interval:
-    """Return the mean of a − b, pair by pair, with a bootstrap confidence interval.
+    """Return the mean of a − b, pair by pair, with a confidence interval.
 
     Pairs share what made both values vary (a seed, a task), so the differences vary less than the
-    values do. The differences are drawn again with replacement 9,999 times; the bounds are the
-    bias-corrected and accelerated (BCa) quantiles of the means. With a handful of pairs such an
-    interval is somewhat too narrow: read it beside the number of pairs.
+    values do. The differences are drawn again with replacement 9,999 times, which gives the
+    bias-corrected and accelerated (BCa) quantiles of the means. With a handful of pairs that is too
+    narrow: of five, no more can be drawn again than are there. So Student's interval of the same
+    differences is formed too, and on each side the bound is the one that is further out.
 
-    Two cases have no bootstrap distribution. One pair: the bounds are nan, nothing is known about
+    Two cases have no such distribution. One pair: the bounds are nan, nothing is known about
     the spread. Differences that are all the same, up to rounding: both bounds are the mean.
 
     Args:
@@ -107,8 +108,8 @@ def paired_interval(a: Values, b: Values, *, confidence: float = 0.95, seed: int
     Example:
         >>> paired_interval([3.0, 5.0], [2.0, 4.0])
         Interval(mean=1.0, low=1.0, high=1.0, n=2)
-        >>> paired_interval([0.0, 1.0], [0.0, 0.0])
-        Interval(mean=0.5, low=0.0, high=1.0, n=2)
+        >>> print(paired_interval([0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]))
+        0.500 [-0.419, 1.419]
     """
     first, second = _check(a, "a"), _check(b, "b")
     if len(first) != len(second):
@@ -125,8 +126,9 @@ def paired_interval(a: Values, b: Values, *, confidence: float = 0.95, seed: int
     scale = max(np.abs(first).max(), np.abs(second).max())
     if np.ptp(difference) <= _ROUNDING * scale:
         return Interval(mean=mean, low=mean, high=mean, n=n)
-    low, high = _bootstrap(difference, confidence, seed)
-    return Interval(mean=mean, low=low, high=high, n=n)
+    bounds = _bootstrap(difference, confidence, seed), _student(difference, confidence)
+    lows, highs = zip(*bounds, strict=True)
+    return Interval(mean=mean, low=min(lows), high=max(highs), n=n)
 
 
 def _bootstrap(
@@ -144,6 +146,15 @@ def _bootstrap(
         rng=np.random.default_rng(seed),
     )
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
+
+
+def _student(difference: npt.NDArray[np.float64], confidence: float) -> tuple[float, float]:
+    """Return the bounds of Student's interval of the mean."""
+    from scipy.stats import sem, t
+
+    mean, error = difference.mean(), sem(difference)
+    low, high = t.interval(confidence, len(difference) - 1, loc=mean, scale=error)
+    return float(low), float(high)
 
 
 def _check(values: Values, name: str) -> npt.NDArray[np.float64]:
