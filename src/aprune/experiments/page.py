@@ -80,7 +80,8 @@ def write_page(verdicts: Sequence[Verdict], table: Table | None) -> str:
         "",
         "A difference is the mean of the differences seed by seed, averaged over sparsities, with its"
         f" 95 % interval from {FEWEST} seeds on. With fewer it decides nothing. The claims speak of the"
-        " paper's tasks; each line says how many images were really used.",
+        " paper's tasks; each line says how many images were really used. All seeds share the"
+        " learning rate that a method chose: the intervals do not hold that choice.",
     ]
     for verdict in verdicts:
         lines += ["", f"## Claim {verdict.number}: {verdict.verdict}", "", verdict.claim, ""]
