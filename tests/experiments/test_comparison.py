@@ -145,7 +145,10 @@ def test_what_was_tried_to_choose_a_learning_rate_is_written_down(
     assert tried["accuracy"].nunique() > 2
 
 
-def test_where_there_is_no_choice_nothing_was_tried(tmp_path: Path, no_figure: None) -> None:
+def test_where_there_is_no_choice_nothing_was_tried(
+    whole: tuple[pd.DataFrame, Path], tmp_path: Path, no_figure: None
+) -> None:
+    shutil.copytree(whole[1], tmp_path, dirs_exist_ok=True)
     do(PLAIN, tmp_path)
     assert not (tmp_path / "tuning.parquet").exists()
 

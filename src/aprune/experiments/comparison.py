@@ -89,10 +89,7 @@ def compare(
     frame.attrs["complete"] = complete
     with writing(out / "rows.parquet") as temporary:
         frame.to_parquet(temporary, index=False)
-    if work.tuning:
-        with writing(out / "tuning.parquet") as temporary:
-            tried = pd.DataFrame(work.tuning).astype({"accuracy": "float64"})
-            tried.to_parquet(temporary, index=False)
+    _write_tuning(work.tuning, out / "tuning.parquet")
     with writing(out / "table.md") as temporary:
         temporary.write_text(report.write_table(frame), encoding="utf-8")
     if frame["accuracy"].notna().any():
@@ -102,6 +99,17 @@ def compare(
     frame.attrs["damaged"] = [str(path) for path in store.damaged]  # not for the file of rows
     frame.attrs["dead"] = work.dead
     return frame
+
+
+def _write_tuning(tried: list[dict[str, Any]], path: Path) -> None:
+    """Write what settings were chosen by; without a choice, what an earlier call left is not of it."""
+    import pandas as pd
+
+    if not tried:
+        path.unlink(missing_ok=True)
+        return
+    with writing(path) as temporary:
+        pd.DataFrame(tried).astype({"accuracy": "float64"}).to_parquet(temporary, index=False)
 
 
 def _write_more(frame: "pd.DataFrame", densities: "pd.DataFrame", out: Path) -> None:
