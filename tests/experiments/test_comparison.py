@@ -304,6 +304,28 @@ def test_rows_need_no_architectures_but_new_retrainings_do(
     assert count == {"search": 2, "transfer": 4}
 
 
+def test_searches_whose_architectures_were_not_kept_are_shared_too(
+    whole: tuple[pd.DataFrame, Path], tmp_path: Path, count: Counter[str]
+) -> None:
+    shutil.copytree(whole[1], tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "architectures")
+    store, here, made = Store(tmp_path), torch.device("cpu"), plan.Plan(TINY, torch.device("cpu"))
+    runs = [made.final(plan.Arm(name, 0.5), 0, TRIAL) for name in ("ap", "random", "imp")]
+    wanted = [(run.search, run.search.describe_architecture(0.5)) for run in runs if run.search]
+    other, held = wanted[0]
+    with store.claim(other.describe()) as mine:  # as another process would
+        assert mine
+        retrain._search_again([*runs, *runs], store, here, progress.Clock(None))
+        assert not store.has_architecture(held)
+    assert all(store.has_architecture(description) for _, description in wanted[1:])
+    assert count == {"search": 2}
+    retrain._search_again(runs, store, here, progress.Clock(0.0))  # no time
+    assert not store.has_architecture(held)
+    retrain._search_again(runs, store, here, progress.Clock(None))
+    assert store.has_architecture(held)
+    assert count == {"search": 3}
+
+
 def test_damaged_files_are_redone(
     whole: tuple[pd.DataFrame, Path], tmp_path: Path, count: Counter[str]
 ) -> None:

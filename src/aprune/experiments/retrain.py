@@ -58,9 +58,10 @@ def retrain_all(
     clock, starts, runs = Clock(time_limit), Starts(store, device), list(runs)
 
     def do(todo: list[TransferRun], claims: Claims) -> Iterator[tuple[TransferRun, Result]]:
+        _search_again(todo, store, device, clock)
         found: dict[TransferRun, Architecture | None] = {}
         for run in todo:
-            if not clock.may_start("search"):  # an architecture that was not kept is searched again
+            if not clock.may_start("search"):  # as it may have to be, if another process gave it up
                 break
             found[run] = (
                 run.search.architecture(run.sparsity, store, device) if run.search else None
@@ -97,6 +98,31 @@ def retrain_all(
             yield run, keep(store, run, result, device)
 
     yield from share(runs, store, do)
+
+
+def _search_again(
+    todo: Sequence[TransferRun], store: Store, device: torch.device, clock: Clock
+) -> None:
+    """Do the searches whose architectures are wanted and were not kept, but those that others are at.
+
+    Results travel from machine to machine, architectures are large. So processes share these searches
+    too; what another one is at is waited for when it is needed.
+    """
+
+    def lacks(run: TransferRun) -> bool:
+        wanted = None if run.search is None else run.search.describe_architecture(run.sparsity)
+        return wanted is not None and not store.has_architecture(wanted)
+
+    for run in todo:
+        search = run.search
+        if search is None or not lacks(run) or (search.look(store) or {}).get("failed"):
+            continue
+        if not clock.may_start("search"):
+            return
+        with store.claim(search.describe()) as mine:
+            if mine and lacks(run):
+                with clock.timing("search"):
+                    search.do(store, device)
 
 
 def _move_connections(

@@ -138,6 +138,11 @@ class Store:
                     return do()
             time.sleep(PATIENCE)
 
+    def has_architecture(self, description: Description) -> bool:
+        """Tell whether there is a file of the architecture so described, sound or not."""
+        path = self.architecture_path(description)
+        return path.is_file() and self._counts(path)
+
     def get_architecture(self, description: Description) -> Architecture | None:
         """Return the architecture so described, or None if there is none."""
         path = self.architecture_path(description)
