@@ -7,6 +7,7 @@ import pytest
 
 from aprune.errors import SettingError
 from aprune.experiments import paper, questions
+from aprune.methods import METHODS
 
 
 def changed(question: str, seeds: int = 5) -> dict[str, set[str]]:
@@ -28,6 +29,19 @@ def changed(question: str, seeds: int = 5) -> dict[str, set[str]]:
 def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     there = SimpleNamespace(classes=("apple", "whale", "bus", "tank", "wolf"))
     monkeypatch.setattr(questions, "load_task", lambda name: there)
+
+
+def test_all_methods_differ_in_nothing_else() -> None:
+    assert changed("methods") == {"vgg19_bn": {"methods"}, "resnet18": {"methods", "parent"}}
+    asked = questions.ask("methods")
+    assert set(asked["vgg19_bn"].methods) == {*METHODS, "dense"}
+    assert asked["vgg19_bn"].sparsities == (0.9, 0.95, 0.98, 0.99)
+
+
+@pytest.mark.usefixtures("few_classes")
+def test_rates_are_chosen_once_for_all_repetitions() -> None:
+    every = [c for name in questions.QUESTIONS for c in questions.ask(name, seeds=4).values()]
+    assert {comparison.tuning_seeds for comparison in every} == {(0,)}
 
 
 def test_other_parents_differ_in_nothing_else() -> None:
@@ -70,5 +84,7 @@ def test_animals_are_no_vehicles() -> None:
 
 
 def test_an_unknown_question() -> None:
-    with pytest.raises(SettingError, match="unknown preset 'life': expected one of parents, tasks"):
+    with pytest.raises(
+        SettingError, match="unknown preset 'life': expected one of methods, parents"
+    ):
         questions.ask("life")

@@ -38,8 +38,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="In place of all these, and of all but --seeds: parents, tasks, starts or bare,"
-            " for a GPU.",
+            help="In place of all these, and of all but --seeds: methods, parents, tasks, starts or"
+            " bare, for a GPU.",
         ),
     ] = None,
     from_classes: Annotated[

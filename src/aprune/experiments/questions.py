@@ -1,4 +1,4 @@
-"""What the paper leaves open, as comparisons: other parents, tasks that are less alike, other weights.
+"""What the paper leaves open, as comparisons: other methods, parents, less similar tasks, other weights.
 
 Each question is a few comparisons. They differ in one thing each from figure 5 of the paper: ten classes
 of CIFAR-100 with 500 images, with architectures from CIFAR-10.
@@ -9,7 +9,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from aprune.errors import SettingError
-from aprune.experiments.plan import Comparison, TaskChoice
+from aprune.experiments.plan import DENSE, Comparison, TaskChoice
+from aprune.methods import METHODS
 from aprune.tasks import load_task
 
 _METHODS = ("ap", "random", "imp", "dense")
@@ -36,7 +37,17 @@ def _base(seeds: int) -> Comparison:
         methods=_METHODS,
         sparsities=(0.95, 0.99),
         seeds=tuple(range(seeds)),
+        tuning_seeds=(0,),  # thousands of training images are left over to choose by
     )
+
+
+def _methods(seeds: int) -> dict[str, Comparison]:
+    """Return every method there is, on two parents."""
+    base = replace(_base(seeds), methods=(*METHODS, DENSE))
+    return {
+        "vgg19_bn": replace(base, sparsities=(0.9, 0.95, 0.98, 0.99)),
+        "resnet18": replace(base, parent="resnet18"),
+    }
 
 
 def _parents(seeds: int) -> dict[str, Comparison]:
@@ -93,7 +104,13 @@ def _present(names: str) -> tuple[str, ...]:
 
 
 QUESTIONS: Mapping[str, Callable[[int], dict[str, Comparison]]] = MappingProxyType(
-    {"parents": _parents, "tasks": _tasks, "starts": _starts, "bare": _bare}
+    {
+        "methods": _methods,
+        "parents": _parents,
+        "tasks": _tasks,
+        "starts": _starts,
+        "bare": _bare,
+    }
 )
 """From the name of a question to its comparisons, for so many seeds."""
 
