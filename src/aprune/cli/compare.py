@@ -210,5 +210,8 @@ def _print(frame: "pd.DataFrame", out: Path) -> None:
 
     table = tabulate(frame)
     print_table(table.header, table.rows, left=("method",))
-    figures = ", ".join(sorted(path.name for path in out.glob("[!.]*.png")))
-    say(f"In {out}: rows.parquet, table.md, {figures}")
+    tables = [
+        name for name in ("rows.parquet", "tuning.parquet", "table.md") if (out / name).is_file()
+    ]
+    figures = sorted(path.name for path in out.glob("[!.]*.png"))
+    say(f"In {out}: {', '.join([*tables, *figures])}")
