@@ -123,6 +123,12 @@ def test_figure_has_a_line_a_method_and_a_band_for_the_dense_parent(frame: pd.Da
     assert left > right  # sparser towards the right
 
 
+def test_a_figure_says_when_it_is_of_the_papers_protocol(frame: pd.DataFrame) -> None:
+    for protocol, says in (("fair", False), ("paper", True)):
+        title = draw_accuracy(frame.assign(protocol=protocol)).axes[0].get_title()
+        assert title.endswith("the paper's protocol") == says
+
+
 def test_paired_differences_are_drawn_below_from_five_seeds_on() -> None:
     ours, theirs = [0.80, 0.82, 0.81, 0.85, 0.84], [0.70, 0.75, 0.70, 0.70, 0.75]
     five = pd.concat([rows("ap", 0.9, ours), rows("imp", 0.9, theirs), rows("dense", 0.0, ours)])

@@ -150,4 +150,5 @@ def _seeds(frame: "pd.DataFrame") -> int:
 def _describe(frame: "pd.DataFrame") -> str:
     first, seeds = frame.iloc[0], _seeds(frame)
     count = "1 seed" if seeds == 1 else f"{seeds} seeds"
-    return f"{parents_of(first)}, {first['images']} images, {count}"
+    how = ", the paper's protocol" if first.get("protocol") == "paper" else ""
+    return f"{parents_of(first)}, {first['images']} images, {count}{how}"
