@@ -54,10 +54,15 @@ def test_the_page_has_all_that_was_done_before(aprune: Callable[..., Any], tmp_p
     assert "figure 7 (25 images)" in page
 
 
-def test_no_time_is_said_and_nothing_is_lost(aprune: Callable[..., Any], tmp_path: Path) -> None:
-    done = aprune("reproduce", "figure7", *SMALL, "--out", tmp_path, "--time-limit", 1e-9)
+@pytest.mark.parametrize("what", ["figure7", "all"])
+def test_no_time_is_said_and_nothing_is_lost(
+    aprune: Callable[..., Any], tmp_path: Path, what: str
+) -> None:
+    done = aprune("reproduce", what, *SMALL, "--out", tmp_path, "--time-limit", 1e-9)
     assert done.status == 0
     assert "run the same command again" in done.err
+    # what is done in one go waits for what can be had bit by bit
+    assert not (tmp_path / "figure1-digits.parquet").exists()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def identify(run: dict[str, Any]) -> tuple[Any, ...]:
     method = search["method"]["name"] if search else "dense"
     variant = "reshuffled" if run.get("reshuffled") else ""
     which = (run["parent"], protocol, task["data"], task["images"], tuning)
-    return (*which, method, variant, run["sparsity"], run["seed"], run["recipe"]["lr"])
+    recipe = run["recipe"]
+    return (*which, method, variant, run["sparsity"], run["seed"], recipe["lr"], recipe["steps"])
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def assert_among(
 ) -> None:
     which = (plan.parent, plan.protocol, task.name, task.images, tuning)
     for row in rows.itertuples():
-        key = (*which, row.method, row.variant, row.sparsity, row.seed, row.lr)
+        key = (*which, row.method, row.variant, row.sparsity, row.seed, row.lr, row.steps)
         assert accuracies[key] == pytest.approx(row.accuracy, abs=0, nan_ok=True)
 
 
@@ -119,3 +120,4 @@ def test_figures_are_whole(path: Path) -> None:
     expected = {(*arm, seed) for arm in plan.arms() for seed in plan.seeds}
     found = rows[["method", "sparsity", "variant", "seed"]].itertuples(index=False, name=None)
     assert sorted(found) == sorted(expected)
+    assert rows["steps"].nunique() == 1  # the same budget for all

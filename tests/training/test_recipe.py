@@ -61,6 +61,18 @@ def test_photographs_are_mixed_by_default_and_signs_are_not() -> None:
     assert Recipe.for_transfer(model, photographs).mixup == 0.5
 
 
+def test_many_photographs_are_learnt_from_for_longer() -> None:
+    signs = load_task("digits")
+    many = len(signs.train_labels) * 4
+    pixels, labels = signs.train_images.repeat(4, 1, 1, 1), signs.train_labels.repeat(4)
+    more = dataclasses.replace(signs, train_images=pixels, train_labels=labels)
+    photographs = dataclasses.replace(more, augment=Augment(flip=True))
+    model = build_parent("mlp", signs)
+    assert Recipe.for_transfer(model, more).steps == 1_600
+    recipe = Recipe.for_transfer(model, photographs)
+    assert recipe.steps * recipe.batch == pytest.approx(80 * many, rel=0.001)
+
+
 def test_settings_are_described_in_json() -> None:
     recipe = GOOD.but(schedule=partial(one_cycle, warmup=0.5))
     described = describe_settings(recipe)

@@ -97,12 +97,13 @@ def _make_command(name: str) -> Callable[..., None]:
         place = option.launcher(on, device)
         comparisons = [paper.plan(figure, parent, **settings) for figure in figures]  # type: ignore[arg-type]
         with output_folder(out):
-            if name == "all":
-                paper.reproduce_figure1(out, fresh=fresh)
             with place as launcher:
                 done = paper.reproduce(
                     comparisons, out, launcher=launcher, time_limit=time_limit, fresh=fresh
                 )
+            # at last: it is done in one go, and so would be the first to be lost again and again
+            if name == "all" and done.attrs["complete"]:
+                paper.reproduce_figure1(out, fresh=fresh)
             rows = paper.read_rows(out) if len(done) else done
             first = paper.read_convergence(out)
             # on the page is all that the folder has, not only what this call was asked for
@@ -172,7 +173,7 @@ def _report(
         print_table(("parent", "protocol", "claim", "verdict"), lines, left=("parent", "protocol"))
         say(f"{len(frame)} rows and {len(written)} files in {out}. What the claims say, and why:")
         for path in written:
-            if path.suffix == ".md":
+            if path.name == "claims.md":
                 say(f"  {path}")
     complain_of(frame.attrs)
 

@@ -150,5 +150,6 @@ def _seeds(frame: "pd.DataFrame") -> int:
 def _describe(frame: "pd.DataFrame") -> str:
     first, seeds = frame.iloc[0], _seeds(frame)
     count = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    where = " in-domain" if first.get("figure") == "figure2" else ""
     how = ", the paper's protocol" if first.get("protocol") == "paper" else ""
-    return f"{parents_of(first)}, {first['images']} images, {count}{how}"
+    return f"{parents_of(first)}, {first['images']:,} images{where}, {count}{how}"

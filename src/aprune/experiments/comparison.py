@@ -137,6 +137,7 @@ _COLUMNS = {
     "seed": "int64",
     "lr": "float64",
     "mixup": "float64",
+    "steps": "int64",
     "accuracy": "float64",
     "train_loss": "float64",
     "search_steps": "int64",
@@ -258,6 +259,7 @@ class _Work:
             "seed": run.seed,
             "lr": run.recipe.lr,
             "mixup": run.recipe.mixup,
+            "steps": run.recipe.steps,
             "accuracy": self._known[run]["accuracy"],
         }
 
@@ -284,6 +286,7 @@ class _Work:
             "seed": run.seed,
             "lr": run.recipe.lr,
             "mixup": run.recipe.mixup,
+            "steps": run.recipe.steps,
             "accuracy": result["accuracy"],
             "train_loss": result["train_loss"],
             "search_steps": run.before.recipe.steps if run.before else search.get("steps", 0),

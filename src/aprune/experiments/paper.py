@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from aprune.errors import FileError, SettingError
-from aprune.experiments import figure1, page, style
+from aprune.experiments import figure1, page, report, style
 from aprune.experiments.accuracy import draw_accuracy
 from aprune.experiments.claims import judge, judge_convergence
 from aprune.experiments.comparison import compare
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SPARSITIES = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)
 TABLE1 = "figure5"
 """The figure whose architectures table 1 reshuffles."""
+RATES_OF = {"figure4": "figure5", "figure6": "figure7"}
+"""Figures that take the learning rates of another, whose images are a half of theirs."""
 
 Scale = Literal["paper", "small"]
 Budget = Literal["paper", "quick"]
@@ -124,25 +126,12 @@ def plan(
         seeds=repetitions,
         search_steps=_part(setting.search_steps, quick, 500),
         retrain_steps=_part(setting.retrain_steps, quick, 400),
-        tuning_task=_tuning_task(setting, figure) if images is None else None,
+        tuning_task=setting.new[RATES_OF[figure]] if figure in RATES_OF and not images else None,
         tuning_seeds=repetitions[:1],
         also=(("ap", "reshuffled"), ("imp", "reshuffled")) if figure == TABLE1 else (),
         protocol=protocol,
         figure=figure,
     )
-
-
-def _tuning_task(setting: Setting, figure: str) -> TaskChoice | None:
-    """Return where learning rates are chosen for a figure with somewhat more images than table 1: there.
-
-    Fewer images are among more: these are a part of what the figure trains on. Ten times as many want
-    other rates.
-    """
-    many, enough = setting.new[figure], setting.new[TABLE1]
-    assert many.images is not None
-    assert enough.images is not None
-    alike = replace(many, images=enough.images) == enough
-    return enough if alike and enough.images < many.images <= 2 * enough.images else None
 
 
 def _part(steps: int | None, quick: bool, otherwise: int) -> int | None:
@@ -251,7 +240,9 @@ def _read_all(folder: Path | str) -> "Iterator[pd.DataFrame]":
 def redraw(
     frame: "pd.DataFrame", out: Path | str, convergence: "pd.DataFrame | None" = None
 ) -> list[Path]:
-    """Draw every figure of the rows, and write a page with the verdicts; nothing is trained.
+    """Draw every figure of the rows, and write its table and a page with the verdicts.
+
+    Nothing is trained.
 
     Args:
         frame: Rows of `reproduce`, of any parents and protocols.
@@ -269,19 +260,27 @@ def redraw(
         first = [judge_convergence(convergence)]
     for (parent, protocol), part in frame.groupby(["parent", "protocol"], sort=False):
         folder = _folder(out, str(parent), str(protocol))
-        for figure, rows in part.groupby("figure"):
-            plain = rows[~rows["reshuffled"]]
+        cells = []
+        for name, rows in part.groupby("figure"):
+            figure, plain = str(name), rows[~rows["reshuffled"]]
             if plain["accuracy"].notna().any():
-                written += style.save(draw_accuracy(plain), folder / str(figure))
+                written += style.save(draw_accuracy(plain), folder / figure)
+            written.append(_write(folder / f"{figure}.md", report.write_table(rows)))
+            cells.append(f"[{figure.replace('figure', 'figure ')}]({figure}.md)")
         table = _rows_of_table1(part)
         if table["reshuffled"].any() and table["accuracy"].notna().any():
             written += style.save(draw_table1(part), folder / "table1")
-        written.append(folder / "claims.md")
-        with writing(written[-1]) as temporary:
-            title = f"# {parent}, {protocol} protocol: what becomes of the paper's claims\n\n"
-            text = page.write_page([*first, *judge(part)], page.table1(part))
-            temporary.write_text(title + text, encoding="utf-8")
+        title = f"# {parent}, {protocol} protocol: what becomes of the paper's claims\n\n"
+        text = page.write_page([*first, *judge(part)], page.table1(part))
+        text += f"\nEvery cell, with the interval of AP − method: {', '.join(cells)}.\n"
+        written.append(_write(folder / "claims.md", title + text))
     return written
+
+
+def _write(path: Path, text: str) -> Path:
+    with writing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
 
 
 def draw_table1(frame: "pd.DataFrame") -> "Figure":

@@ -44,6 +44,8 @@ def tabulate(frame: "pd.DataFrame") -> Table:
     frame, lines = name_arms(frame), []
     # a column only where methods were free to choose
     mixes = "mixup" in frame and frame["mixup"].nunique() > 1
+    chosen = {"lr": "learning rate"} if "lr" in frame else {}
+    chosen |= {"mixup": "mixup"} if mixes else {}
     for sparsity in sparsities_of(frame):
         for method in frame["method"].unique():
             part = _runs(frame, method, sparsity)
@@ -56,13 +58,11 @@ def tabulate(frame: "pd.DataFrame") -> Table:
                     title_of(method),
                     _describe_accuracy(part),
                     _describe_count(part),
-                    _list(part["lr"]),
-                    *([_list(part["mixup"])] if mixes else []),
+                    *(_list(part[column]) for column in chosen),
                     _describe_interval(difference),
                 )
             )
-    chosen = ("learning rate", "mixup") if mixes else ("learning rate",)
-    header = ("sparsity", "method", "accuracy", "seeds", *chosen, "AP − method")
+    header = ("sparsity", "method", "accuracy", "seeds", *chosen.values(), "AP − method")
     return Table(header, tuple(lines))
 
 
@@ -116,16 +116,15 @@ def write_table(frame: "pd.DataFrame") -> str:
     first = frame.iloc[0]
     table = tabulate(frame)
     lines = [
-        f"Parent {parents_of(first)}, {first['images']} training images. Accuracy on the test images of"
-        " the new task, mean ± standard deviation over seeds; AP − method is the mean of the"
+        f"Parent {parents_of(first)}, {first['images']:,} training images. Accuracy on the test images"
+        " of the new task, mean ± standard deviation over seeds; AP − method is the mean of the"
         f" differences seed by seed, with its 95 % interval from {FEWEST} seeds on.",
         "",
         _join(table.header),
         _join(["---"] * len(table.header)),
         *(_join(row) for row in table.rows),
     ]
-    diverged = int(frame["diverged"].sum())
-    if diverged:
+    if diverged := _count_diverged(frame):
         lines += ["", f"{diverged} retraining(s) diverged and are left out of mean and interval."]
     if not frame.attrs.get("complete", True):
         lines += ["", "Not complete: run the same command again for what is missing."]
@@ -178,8 +177,12 @@ def _describe_accuracy(part: "pd.DataFrame") -> str:
 
 
 def _describe_count(part: "pd.DataFrame") -> str:
-    diverged = int(part["diverged"].sum())
+    diverged = _count_diverged(part)
     return f"{len(part) - diverged}" + (f" ({diverged} diverged)" if diverged else "")
+
+
+def _count_diverged(frame: "pd.DataFrame") -> int:
+    return int(frame["accuracy"].isna().sum())  # whatever else rows of others have
 
 
 def _describe_interval(interval: Interval | None) -> str:

@@ -94,16 +94,17 @@ class Recipe:
 
         A few hundred photographs are soon known by heart. Mixing them holds that up, and leaves
         something to be learnt from long steps and large batches. Signs, which are read one way round
-        only, are better left alone.
+        only, are better left alone. Mixed images also take their time: 80 epochs of them at least.
         """
-        norms = has_norm(model)
+        norms, mixes, batch = has_norm(model), task.augment.flip, 128
+        epochs = 80 if mixes else 0
         return cls(
-            steps=1_600,
-            batch=128,
+            steps=max(1_600, round(epochs * len(task.train_labels) / batch)),
+            batch=batch,
             lr=0.1,
             schedule="hold",
             clip=1.0 if norms else 3.0,
-            mixup=0.5 if task.augment.flip else 0.0,
+            mixup=0.5 if mixes else 0.0,
         )
 
 
