@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from aprune.errors import FileError, SettingError
 from aprune.experiments import paper, retrain, run
 from aprune.experiments.plan import Comparison, Plan, TaskChoice
 from aprune.methods import IMP
+from aprune.tasks import Augment
 from aprune.training import choose_device
 
 CPU = choose_device("cpu")
@@ -82,6 +84,18 @@ def test_the_papers_protocol_draws_and_trains_as_printed() -> None:
         assert len(made.trials()) == (1 if protocol == "paper" else 3)
     with pytest.raises(SettingError, match="unknown protocol 'kind'"):
         tiny("figure5", protocol="kind")
+
+
+def test_the_papers_protocol_gives_every_parent_the_same_steps() -> None:
+    photographs = Augment(flip=True)
+    steps = {}
+    for protocol, parent in product(("fair", "paper"), ("conv", "conv_bn")):
+        changes = {"protocol": protocol, "parent": parent, "retrain_steps": None, "lrs": ()}
+        made = Plan(tiny("figure5", **changes), CPU)
+        task = dataclasses.replace(made.comparison.new_task.load(0), augment=photographs)
+        steps[protocol, parent] = made._recipe(task).steps
+    assert steps["paper", "conv"] == steps["paper", "conv_bn"] == steps["fair", "conv_bn"]
+    assert steps["fair", "conv"] > steps["fair", "conv_bn"]
 
 
 def test_a_figure_with_twice_the_images_of_another_chooses_where_that_does(

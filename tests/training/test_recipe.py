@@ -67,10 +67,19 @@ def test_many_photographs_are_learnt_from_for_longer() -> None:
     pixels, labels = signs.train_images.repeat(4, 1, 1, 1), signs.train_labels.repeat(4)
     more = dataclasses.replace(signs, train_images=pixels, train_labels=labels)
     photographs = dataclasses.replace(more, augment=Augment(flip=True))
-    model = build_parent("mlp", signs)
+    model = build_parent("conv_bn", signs)
     assert Recipe.for_transfer(model, more).steps == 1_600
     recipe = Recipe.for_transfer(model, photographs)
     assert recipe.steps * recipe.batch == pytest.approx(80 * many, rel=0.001)
+
+
+def test_without_norms_photographs_are_learnt_slowly() -> None:
+    signs = load_task("digits", images=100)
+    photographs = dataclasses.replace(signs, augment=Augment(flip=True))
+    plain, normed = build_parent("conv", signs), build_parent("conv_bn", signs)
+    slow, usual = (Recipe.for_transfer(model, photographs) for model in (plain, normed))
+    assert (slow.steps, slow.lr) == (2 * usual.steps, usual.lr / 2)
+    assert Recipe.for_transfer(plain, signs).lr == usual.lr
 
 
 def test_settings_are_described_in_json() -> None:
