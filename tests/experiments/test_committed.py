@@ -121,3 +121,19 @@ def test_figures_are_whole(path: Path) -> None:
     found = rows[["method", "sparsity", "variant", "seed"]].itertuples(index=False, name=None)
     assert sorted(found) == sorted(expected)
     assert rows["steps"].nunique() == 1  # the same budget for all
+
+
+def test_pages_are_what_the_rows_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # pictures differ from machine to machine
+    monkeypatch.setattr(paper.style, "save", lambda *_: [])
+    for draw in ("draw_accuracy", "draw_table1"):
+        monkeypatch.setattr(paper, draw, lambda _: None)
+    monkeypatch.setattr(paper.figure1, "draw", lambda _: None)
+    results = PAPER.parent
+    paper.redraw(paper.read_rows(results), tmp_path, paper.read_convergence(results))
+    pages = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.md")}
+    # `table.md` is written by the comparison itself
+    kept = {path.relative_to(PAPER) for path in PAPER.rglob("*.md") if path.name != "table.md"}
+    assert set(pages) == kept
+    for name, text in pages.items():
+        assert text == (PAPER / name).read_text(), name

@@ -162,6 +162,7 @@ def test_figures_share_searches_and_rows_can_be_drawn_again(
     written = paper.redraw(rows, tmp_path / "again")
     names = {str(path.relative_to(tmp_path / "again")) for path in written}
     assert {name for name in names if name.endswith((".png", ".md"))} == {
+        "claims.md",
         "logistic-fair/figure2.png",
         "logistic-fair/figure2.md",
         "logistic-fair/figure5.png",
@@ -174,6 +175,8 @@ def test_figures_share_searches_and_rows_can_be_drawn_again(
         "logistic-paper/claims.md",
     }
     assert all(path.stat().st_size > 0 for path in written)
+    overview = (tmp_path / "again/claims.md").read_text()
+    assert "[logistic-fair](logistic-fair/claims.md) | [logistic-paper]" in overview
 
 
 def test_rows_of_others_need_no_more_than_nine_columns(tmp_path: Path) -> None:

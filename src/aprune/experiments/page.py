@@ -1,7 +1,7 @@
 """What became of the paper's claims, as a page; with its table 1 and the numbers that it printed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from aprune.experiments.claims import Verdict, check_rows, rows_of, values_of
@@ -96,6 +96,28 @@ def write_page(verdicts: Sequence[Verdict], table: Table | None) -> str:
         *_format(table.header, table.rows),
     ]
     return "\n".join(lines) + "\n"
+
+
+def write_overview(pages: Mapping[str, Sequence[Verdict]]) -> str:
+    """Return the verdicts of several pages side by side, as markdown.
+
+    Args:
+        pages: Verdicts by the name of the folder that their page, `claims.md`, is in.
+
+    Example:
+        >>> verdict = Verdict(2, "IMP is best.", "undecided", ("not measured",))
+        >>> print(write_overview({"mlp-fair": [verdict]}).splitlines()[4])
+        | 2 | IMP is best. | undecided |
+    """
+    claims = {v.number: v.claim for verdicts in pages.values() for v in verdicts}
+    said = {name: {v.number: str(v.verdict) for v in of_one} for name, of_one in pages.items()}
+    lines = [
+        (str(number), claims[number], *(said[name].get(number, _NONE) for name in pages))
+        for number in sorted(claims)
+    ]
+    header = ("number", "claim", *(f"[{name}]({name}/claims.md)" for name in pages))
+    title = "# What becomes of the paper's claims, by parent and protocol"
+    return "\n".join([title, "", *_format(header, lines)]) + "\n"
 
 
 def _describe(part: "pd.DataFrame") -> str:

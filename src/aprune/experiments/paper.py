@@ -242,7 +242,7 @@ def redraw(
 ) -> list[Path]:
     """Draw every figure of the rows, and write its table and a page with the verdicts.
 
-    Nothing is trained.
+    Nothing is trained. Of several parents and protocols one more page has all verdicts side by side.
 
     Args:
         frame: Rows of `reproduce`, of any parents and protocols.
@@ -258,8 +258,10 @@ def redraw(
     if convergence is not None:
         written += style.save(figure1.draw(convergence), out / "figure1-digits")
         first = [judge_convergence(convergence)]
+    pages = {}
     for (parent, protocol), part in frame.groupby(["parent", "protocol"], sort=False):
         folder = _folder(out, str(parent), str(protocol))
+        pages[folder.name] = [*first, *judge(part)]
         cells = []
         for name, rows in part.groupby("figure"):
             figure, plain = str(name), rows[~rows["reshuffled"]]
@@ -271,9 +273,11 @@ def redraw(
         if table["reshuffled"].any() and table["accuracy"].notna().any():
             written += style.save(draw_table1(part), folder / "table1")
         title = f"# {parent}, {protocol} protocol: what becomes of the paper's claims\n\n"
-        text = page.write_page([*first, *judge(part)], page.table1(part))
+        text = page.write_page(pages[folder.name], page.table1(part))
         text += f"\nEvery cell, with the interval of AP − method: {', '.join(cells)}.\n"
         written.append(_write(folder / "claims.md", title + text))
+    if len(pages) > 1:
+        written.append(_write(out / "claims.md", page.write_overview(pages)))
     return written
 
 
