@@ -156,12 +156,26 @@ def test_the_largest_s_of_all_layers_together_are_kept(spy: list[Watch]) -> None
 
 
 def test_bad_settings_are_refused() -> None:
-    for beta in (1.0, 0.5, -3.0, math.nan):
+    for beta in (1.0, 0.5, -3.0, math.nan, math.inf):
         with pytest.raises(SettingError, match=f"beta is {beta}: expected a number above 1"):
             Continuous(beta=beta)
-    for penalty in (-1e-9, math.nan):
+    for start in (-1000.0, 17.0, math.nan, math.inf, -math.inf):
+        with pytest.raises(SettingError, match=f"start is {start}: expected a number from -80 to"):
+            Continuous(start=start)
+    for penalty in (-1e-9, math.nan, math.inf):
         with pytest.raises(SettingError, match=f"penalty is {penalty}: expected a number from 0"):
             Continuous(penalty=penalty)
+
+
+@pytest.mark.parametrize("start", [-80.0, 16.0])
+def test_the_outermost_starts_have_a_mask_and_a_slope(spy: list[Watch], start: float) -> None:
+    plain = QUICK.but(steps=1, lr=1e-3, momentum=0.0, schedule="constant")
+    find(
+        small, TASK, Continuous(start=start, penalty=0.0), sparsity=0.5, recipe=plain, device="cpu"
+    )
+    assert bool(spy[0].seen[0].isfinite().all())
+    assert spy[0].seen[0].count_nonzero() > 500
+    assert spy[0].gradients[0].count_nonzero() > 100
 
 
 def test_a_search_that_diverges_says_so() -> None:

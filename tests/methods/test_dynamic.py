@@ -180,7 +180,7 @@ def test_set_brings_each_of_the_others_equally_often() -> None:
 @pytest.mark.parametrize(
     ("setting", "values", "expected"),
     [
-        ("every", [0, -1], "at least 1 step"),
+        ("every", [0, -1, 1.5], "a whole number from 1 on"),
         ("fraction", [0.0, 1.0, -0.1, math.nan], "a number between 0 and 1"),
         ("until", [0.0, 1.1, math.nan], "a number above 0, and 1 at most"),
     ],

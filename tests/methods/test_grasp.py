@@ -119,8 +119,11 @@ def test_dropout_does_not_matter() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(SettingError, match="batches is 0: expected at least 1"):
-        GraSP(batches=0)
-    for temperature in (0.0, -1.0, float("nan")):
-        with pytest.raises(SettingError, match=f"temperature is {temperature}: expected a number"):
-            GraSP(temperature=temperature)
+    for batches in (0, 1.5, float("nan")):
+        with pytest.raises(SettingError, match=f"batches is {batches}: expected a whole number"):
+            GraSP(batches=batches)  # type: ignore[arg-type]
+    for temperature in (0.0, -1.0, float("nan"), float("inf"), "a"):
+        with pytest.raises(
+            SettingError, match=f"temperature is {temperature!r}: expected a number"
+        ):
+            GraSP(temperature=temperature)  # type: ignore[arg-type]

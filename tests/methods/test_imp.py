@@ -184,16 +184,21 @@ def test_one_round_keeps_the_largest_trained_weights(
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(SettingError, match="rounds is 0: expected at least 1"):
-        IMP(rounds=0)
-    with pytest.raises(SettingError, match="rewind is -1: expected a step from 0 on"):
-        IMP(rewind=-1)
+    for setting, value, least in (
+        ("rounds", 0, 1),
+        ("rounds", 2.5, 1),
+        ("rewind", -1, 0),
+        ("rewind", 1.5, 0),
+        ("steps", 0, 1),
+        ("steps", 2.5, 1),
+    ):
+        expected = f"{setting} is {value}: expected a whole number from {least} on"
+        with pytest.raises(SettingError, match=expected):
+            IMP(**{setting: value})  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="rewind is step 15, but a round has only 15 steps"):
         find("mlp", TASK, IMP(rewind=15, steps=15), sparsity=0.5, recipe=QUICK, device="cpu")
     with pytest.raises(SettingError, match="rewind is step 3, but a round has only 3 steps"):
         find("mlp", TASK, IMP(rewind=3, rounds=5), sparsity=0.5, recipe=QUICK, device="cpu")
-    with pytest.raises(SettingError, match="steps is 0"):
-        find("mlp", TASK, IMP(steps=0), sparsity=0.5, recipe=QUICK, device="cpu")
 
 
 def test_a_training_that_diverges_gives_no_mask() -> None:

@@ -115,5 +115,6 @@ def test_dropout_does_not_matter() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(SettingError, match="batches is 0: expected at least 1"):
-        SNIP(batches=0)
+    for batches in (0, 1.5, float("nan")):
+        with pytest.raises(SettingError, match=f"batches is {batches}: expected a whole number"):
+            SNIP(batches=batches)  # type: ignore[arg-type]

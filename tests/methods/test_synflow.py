@@ -128,5 +128,6 @@ def test_masks_are_nested_even_where_nothing_flows() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(SettingError, match="rounds is 0: expected at least 1"):
-        SynFlow(rounds=0)
+    for rounds in (0, -1, 1.5, "3"):
+        with pytest.raises(SettingError, match=f"rounds is {rounds!r}: expected a whole number"):
+            SynFlow(rounds=rounds)  # type: ignore[arg-type]

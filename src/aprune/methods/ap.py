@@ -9,7 +9,6 @@ until the sparsity asked for is reached; then w is frozen. The architecture is m
 """
 
 import contextlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
@@ -29,6 +28,7 @@ from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_count
 from aprune.methods.attached import Search, sparsities_of
 from aprune.methods.protocol import Method, Outcome, Problem
+from aprune.methods.setting import is_number
 from aprune.methods.theory import Recorder
 from aprune.training import choose_engine, fit, no_more_than_captured
 from aprune.training.fused import FusedUpdate
@@ -91,11 +91,11 @@ class AP(Method):
 
     def __post_init__(self) -> None:
         for name in ("t_l", "t_s", "w_scale", "w_step"):
-            if not _is_number(getattr(self, name)):
+            if not is_number(getattr(self, name)):
                 raise SettingError(f"{name} is {getattr(self, name)!r}: expected a number above 0")
-        if self.gamma != "auto" and not _is_number(self.gamma, least=0.0):
+        if self.gamma != "auto" and not is_number(self.gamma, least=0.0):
             raise SettingError(f"gamma is {self.gamma!r}: expected auto or a number from 0 on")
-        if self.theta_start not in ("he", "parent") and not _is_number(self.theta_start):
+        if self.theta_start not in ("he", "parent") and not is_number(self.theta_start):
             raise SettingError(
                 f"theta_start is {self.theta_start!r}: expected he, parent or a number above 0"
             )
@@ -260,7 +260,3 @@ def _draw_w(method: AP, connections: Mapping[str, nn.Parameter], seed: int) -> d
         draw = torch.empty_like(theta, dtype=torch.float32, requires_grad=False)
         w[name] = draw.normal_(generator=generator).abs_().mul_(method.w_scale)
     return w
-
-
-def _is_number(value: object, least: float = math.ulp(0.0)) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= least

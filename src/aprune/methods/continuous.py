@@ -17,8 +17,12 @@ from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.maths.schedules import find_schedule
 from aprune.methods.protocol import Method, Outcome, Problem
+from aprune.methods.setting import is_number
 from aprune.training import Hook, Recipe, fit, no_more_than_captured
 from aprune.training.state import State
+
+# beyond, σ is 0 in 32 bits, which the mask would be divided by, or 1, where it has no slope
+_LEAST, _MOST = -80.0, 16.0
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,14 @@ class Continuous(Method):
     penalty: float = 1e-8
 
     def __post_init__(self) -> None:
-        if not self.beta > 1:
-            raise SettingError(f"beta is {self.beta}: expected a number above 1")
-        if not self.penalty >= 0:
-            raise SettingError(f"penalty is {self.penalty}: expected a number from 0 on")
+        if not is_number(self.beta) or self.beta <= 1:
+            raise SettingError(f"beta is {self.beta!r}: expected a number above 1")
+        if not is_number(self.start, least=_LEAST) or self.start > _MOST:
+            raise SettingError(
+                f"start is {self.start!r}: expected a number from {_LEAST:g} to {_MOST:g}"
+            )
+        if not is_number(self.penalty, least=0.0):
+            raise SettingError(f"penalty is {self.penalty!r}: expected a number from 0 on")
 
     def search(self, problem: Problem) -> Outcome:
         """Learn s and the weights together; all sparsities come from the last s."""

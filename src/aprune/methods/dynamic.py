@@ -18,6 +18,7 @@ from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_largest
 from aprune.methods.erk import draw_erk
 from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
+from aprune.methods.setting import check_whole, is_number
 from aprune.training import Curve, KeepMasked, fit, no_more_than_captured
 from aprune.training.state import State
 
@@ -45,12 +46,12 @@ class Dynamic(Method):
     until: float = 0.75
 
     def __post_init__(self) -> None:
-        if self.every is not None and self.every < 1:
-            raise SettingError(f"every is {self.every}: expected at least 1 step")
-        if not 0 < self.fraction < 1:
-            raise SettingError(f"fraction is {self.fraction}: expected a number between 0 and 1")
-        if not 0 < self.until <= 1:
-            raise SettingError(f"until is {self.until}: expected a number above 0, and 1 at most")
+        if self.every is not None:
+            check_whole("every", self.every, least=1)
+        if not is_number(self.fraction) or self.fraction >= 1:
+            raise SettingError(f"fraction is {self.fraction!r}: expected a number between 0 and 1")
+        if not is_number(self.until) or self.until > 1:
+            raise SettingError(f"until is {self.until!r}: expected a number above 0, and 1 at most")
 
     def moves(self, done: float) -> float:  # noqa: ARG002
         """Return the fraction of connections to exchange after that fraction of the steps."""

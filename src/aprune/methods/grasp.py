@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from aprune.errors import SettingError
 from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.methods.scores import add_up, differentiate, fresh_batches
+from aprune.methods.setting import check_whole, is_number
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,9 @@ class GraSP(Method):
     temperature: float = 200.0
 
     def __post_init__(self) -> None:
-        if self.batches < 1:
-            raise SettingError(f"batches is {self.batches}: expected at least 1")
-        if not self.temperature > 0:
-            raise SettingError(f"temperature is {self.temperature}: expected a number above 0")
+        check_whole("batches", self.batches, least=1)
+        if not is_number(self.temperature):
+            raise SettingError(f"temperature is {self.temperature!r}: expected a number above 0")
 
     def search(self, problem: Problem) -> Outcome:
         """Score every connection once; all sparsities come from the same scores."""

@@ -16,6 +16,7 @@ from aprune.initialise import initialise
 from aprune.maths.schedules import sparsities_of_rounds
 from aprune.maths.select import shrink
 from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
+from aprune.methods.setting import check_whole
 from aprune.training import Curve, Hook, choose_engine
 from aprune.training.masked import Lane
 from aprune.training.state import State, check_alike
@@ -41,10 +42,10 @@ class IMP(Method):
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise SettingError(f"rounds is {self.rounds}: expected at least 1")
-        if self.rewind < 0:
-            raise SettingError(f"rewind is {self.rewind}: expected a step from 0 on")
+        check_whole("rounds", self.rounds, least=1)
+        check_whole("rewind", self.rewind, least=0)
+        if self.steps is not None:
+            check_whole("steps", self.steps, least=1)
 
     def search(self, problem: Problem) -> Outcome:
         """Train and prune, round after round; each sparsity is taken in the first round to reach it."""

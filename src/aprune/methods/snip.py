@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import torch.nn.functional as F
 
-from aprune.errors import SettingError
 from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.methods.scores import add_up, differentiate, fresh_batches
+from aprune.methods.setting import check_whole
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ class SNIP(Method):
     batches: int = 1
 
     def __post_init__(self) -> None:
-        if self.batches < 1:
-            raise SettingError(f"batches is {self.batches}: expected at least 1")
+        check_whole("batches", self.batches, least=1)
 
     def search(self, problem: Problem) -> Outcome:
         """Score every connection once; all sparsities come from the same scores."""

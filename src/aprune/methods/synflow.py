@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import torch
 
-from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.maths.schedules import sparsities_of_rounds
 from aprune.maths.select import shrink
 from aprune.methods.protocol import Masks, Method, Outcome, Problem
 from aprune.methods.scores import differentiate
+from aprune.methods.setting import check_whole
 from aprune.progress import bar
 
 
@@ -38,8 +38,7 @@ class SynFlow(Method):
     rounds: int = 100
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise SettingError(f"rounds is {self.rounds}: expected at least 1")
+        check_whole("rounds", self.rounds, least=1)
 
     def search(self, problem: Problem) -> Outcome:
         """Score and prune; each sparsity is taken in the first round to reach it."""
