@@ -183,6 +183,12 @@ class Task:
 def _check_part(task: Task, part: str, images: torch.Tensor, labels: torch.Tensor) -> None:
     """Raise a `TaskError` unless images and labels have the right type, shape and range."""
     where = f"the {part} part of task {task.name}"
+    for what, given in (("images", images), ("labels", labels)):
+        if not isinstance(given, torch.Tensor):
+            kind = f"{what} of type {type(given).__name__}"
+            raise TaskError(
+                f"{where} has {f'no {what}' if given is None else kind}; give a tensor of them"
+            )
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise TaskError(
             f"{where} has {images.dtype} images of shape {tuple(images.shape)};"
