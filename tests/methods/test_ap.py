@@ -62,6 +62,13 @@ def test_w_starts_on_the_positive_side_with_the_width_asked_for() -> None:
     assert not torch.equal(w_of(other), w)
 
 
+def test_layers_of_one_shape_start_with_different_w() -> None:
+    alike = nn.Sequential(nn.Linear(30, 30), nn.Linear(30, 30))
+    attach(alike, AP(sparsity=0.5, steps=10))
+    first, second = w_of(alike).split(900)
+    assert not torch.equal(first, second)
+
+
 def test_the_letter_of_the_paper() -> None:
     method = AP.paper(gamma=0.02, w_step=0.1)
     assert (method.gamma, method.relative, method.w_schedule) == (0.02, False, "inverse_sqrt")
@@ -77,10 +84,11 @@ def test_the_penalty_of_the_paper_reaches_theta_too() -> None:
     for gamma in (0.01, 1.0):
         method = plain_descent(0.5, 9, gamma=gamma)
         recipe = QUICK.but(steps=60, weight_decay=0.0)
-        network = search_for(
+        found = search_for(
             "mlp", TASK, method, sparsities=[0.01], recipe=recipe, weights=True, device="cpu"
-        ).networks[0]
-        sizes.append(network.model.fc2.weight.norm().item())
+        )
+        assert found.architectures[0].provenance["recipe"]["weight_decay"] == 2 * gamma
+        sizes.append(found.networks[0].model.fc2.weight.norm().item())
     assert sizes[1] < 0.5 * sizes[0]
 
 

@@ -278,6 +278,21 @@ def push(model: nn.Module, search: Search, steps: int, *shape: int) -> None:
         search.step()
 
 
+@pytest.mark.parametrize(
+    ("norm", "ramp_end", "dense"), [(0, 1.0, 20), (1, 1.0, 12), (0, 0.9, 18), (1, 0.5, 10)]
+)
+def test_networks_without_norms_stay_dense_for_longer(
+    norm: int, ramp_end: float, dense: int
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), *[nn.LayerNorm(4)] * norm)
+    search = attach(model, AP(sparsity=0.5, steps=40, ramp_end=ramp_end))
+    phases = []
+    for _ in range(40):
+        phases.append(search.phase)
+        push(model, search, 1, 4)
+    assert phases.count("dense") == dense
+
+
 def test_a_whole_number_is_a_sparsity_too() -> None:
     assert attach(nn.Linear(4, 4), AP(sparsity=0, steps=10)).sparsities == (0.0,)
 

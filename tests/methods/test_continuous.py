@@ -29,7 +29,7 @@ def frozen(task: object) -> nn.Module:
 
 
 class Watch(Hook):
-    """Writes down β, s, the weights θ and those that the layers see, and the gradient of s."""
+    """Writes down β, s, the weights θ and those that the layers see, and the gradients of s and θ."""
 
     def __init__(self, model: nn.Module) -> None:
         self.layers = [model.get_submodule("1"), model.get_submodule("2")]
@@ -39,6 +39,7 @@ class Watch(Hook):
         self.theta: list[Tensor] = []
         self.seen: list[Tensor] = []
         self.gradients: list[Tensor] = []
+        self.slopes: list[Tensor] = []
 
     def before(self, step: int) -> None:
         self.beta.append([soft.beta.item() for soft in self.soft])
@@ -48,6 +49,9 @@ class Watch(Hook):
 
     def on_gradient(self) -> None:
         self.gradients.append(flat([soft.s.grad for soft in self.soft]))
+        weights = [m.parametrizations.weight.original for m in self.layers]
+        if all(weight.grad is not None for weight in weights):
+            self.slopes.append(flat([weight.grad for weight in weights]))
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
@@ -105,16 +109,30 @@ def test_layers_see_weights_times_a_mask_that_hardens(spy: list[Watch]) -> None:
     assert torch.equal(flat(list(found.networks[0].model.parameters())), watch.seen[-1] * kept)
 
 
-def test_s_moves_along_its_gradient_and_that_of_the_penalty(spy: list[Watch]) -> None:
-    plain = QUICK.but(lr=1e-3, momentum=0.0, schedule="constant", weight_decay=0.5)
+@pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt"])
+def test_s_moves_along_its_gradient_and_that_of_the_penalty(
+    spy: list[Watch], schedule: str
+) -> None:
+    plain = QUICK.but(lr=1e-3, momentum=0.0, schedule=schedule, weight_decay=0.5)
     find(small, TASK, Continuous(start=0.01, penalty=3.0), sparsity=0.5, recipe=plain, device="cpu")
     (watch,) = spy
     for step, beta in enumerate(BETAS):
         soft = torch.sigmoid(beta * watch.s[step])
         slope = watch.gradients[step] + 3.0 * beta * soft * (1 - soft)
         moved = watch.s[step + 1] - watch.s[step]
-        assert torch.allclose(moved, -1e-3 * slope, rtol=1e-3, atol=1e-7)
+        factor = 1.0 if schedule == "constant" else 1 / math.sqrt(step + 1)
+        assert torch.allclose(moved, -1e-3 * factor * slope, rtol=1e-3, atol=1e-7)
         assert watch.gradients[step].count_nonzero() > 0
+
+
+def test_the_gradient_of_s_is_that_of_the_present_step(spy: list[Watch]) -> None:
+    find(small, TASK, Continuous(start=0.01), sparsity=0.5, recipe=QUICK, device="cpu")
+    (watch,) = spy
+    for step, beta in enumerate(BETAS):
+        # both go through θ·σ(βs): ∂L/∂s = ∂L/∂θ · θ·σ′/σ
+        by_theta = watch.theta[step] * beta * torch.sigmoid(-beta * watch.s[step])
+        expected = watch.slopes[step] * by_theta
+        assert torch.allclose(watch.gradients[step], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_s_has_the_momentum_of_the_recipe(spy: list[Watch]) -> None:

@@ -34,6 +34,14 @@ def test_a_step_has_no_drift_when_the_gradients_jump() -> None:
     assert abs(moved.active() - 500) <= 10
 
 
+def test_what_is_beyond_minus_one_counts_as_off() -> None:
+    # (w − αg)/(1 + w) would be 3 there, the largest of all
+    w = torch.cat([torch.linspace(0.1, 1.0, 500), torch.full((500,), -1.5)])
+    moved = Descent([w], relative=True, gamma=None)
+    step(moved, torch.zeros(1_000), 0.25)
+    assert abs(moved.active() - 250) <= 1
+
+
 def test_a_sample_is_drawn_in_runs_of_neighbours_in_memory() -> None:
     w = torch.rand(64, 32, 3, 3).to(memory_format=torch.channels_last)
     runs = descent._sample(w, w.numel() * 1_000, seed=0)

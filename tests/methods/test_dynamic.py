@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from aprune import Recipe, find, load_task
-from aprune.errors import SettingError
+from aprune.errors import SearchError, SettingError
+from aprune.initialise import initialise
 from aprune.methods import ERK, SET, RigL
 from aprune.methods.dynamic import exchange
 from aprune.training import Curve, Hook, fit
@@ -55,7 +56,9 @@ Spy = Callable[..., Watch]
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
-    def search(method: SET | RigL, sparsity: float = 0.8, recipe: Recipe = QUICK) -> Watch:
+    def search(
+        method: SET | RigL, sparsity: float = 0.8, recipe: Recipe = QUICK, seed: int = 0
+    ) -> Watch:
         watches: list[Watch] = []
 
         def watched(*args: Any, hooks: Sequence[Hook], **rest: Any) -> Curve:
@@ -63,7 +66,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
             return fit(*args, hooks=[watches[0], *hooks], **rest)
 
         monkeypatch.setattr("aprune.methods.dynamic.fit", watched)
-        arch = find(small, TASK, method, sparsity=sparsity, recipe=recipe, device="cpu")
+        arch = find(small, TASK, method, sparsity=sparsity, seed=seed, recipe=recipe, device="cpu")
         watches[0].masks.append([arch.mask(name) for name in arch.names])
         return watches[0]
 
@@ -132,6 +135,27 @@ def test_the_smallest_go_and_what_comes_starts_at_zero(spy: Spy, kind: Kind) -> 
         assert not seen.start[step + 1][0][came].any()
         assert seen.end[step + 1][0][came].any()  # from then on they are trained
         assert torch.equal(seen.start[step + 1][0][old & new], seen.end[step][0][old & new])
+
+
+@both
+def test_fresh_weights_fit_the_first_mask(spy: Spy, kind: Kind) -> None:
+    seen = spy(kind(), seed=7)
+    fresh = small(TASK)
+    initialise(fresh, dict(zip(["1.weight", "3.weight"], seen.masks[0], strict=True)), seed=7)
+    for weight, name in zip(seen.start[0], ("1.weight", "3.weight"), strict=True):
+        assert torch.equal(weight, fresh.get_parameter(name))
+
+
+def test_a_seed_draws_what_comes_in(spy: Spy) -> None:
+    one, again, other = (spy(SET(), seed=seed).hook.generator for seed in (1, 1, 2))
+    assert one.initial_seed() == again.initial_seed() != other.initial_seed()
+
+
+@both
+def test_gradients_that_are_not_finite_end_the_search(kind: Kind) -> None:
+    absurd = QUICK.but(lr=1e30, clip=None)
+    with pytest.raises(SearchError, match=r"a gradient is not finite at step \d+ of 20: try a"):
+        find(small, TASK, kind(every=1), sparsity=0.5, recipe=absurd, device="cpu")
 
 
 @both

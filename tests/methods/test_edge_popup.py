@@ -1,6 +1,7 @@
 """Edge-popup: weights that are never trained, scores that learn straight through the top-k."""
 
 import math
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -60,10 +61,17 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[Watch]:
 @pytest.mark.parametrize("parent", ["mlp", "conv_bn"])
 def test_weights_stay_as_drawn_all_of_one_size_that_makes_up_for_density(parent: str) -> None:
     found = search(
-        parent, TASK, EdgePopup(), sparsities=[0.5, 0.9], recipe=QUICK, weights=True, device="cpu"
+        parent,
+        TASK,
+        EdgePopup(),
+        sparsities=[0.5, 0.9],
+        seed=5,
+        recipe=QUICK,
+        weights=True,
+        device="cpu",
     )
     drawn = build_parent(parent, TASK)
-    initialise(drawn, scheme="he", seed=0)
+    initialise(drawn, scheme="he", seed=5)
     for arch, network in zip(found.architectures, found.networks, strict=True):
         trained = dict(network.model.named_parameters())
         for layer, (name, mask) in zip(arch.layers(), arch.masks().items(), strict=True):
@@ -115,6 +123,16 @@ def test_every_step_sees_the_top_of_its_own_scores_and_the_last_are_found(
     for layer, start in zip(watch.layers, watch.scores[0], strict=True):
         bound = 1 / math.sqrt(layer.in_features)
         assert 0.9 * bound < start.abs().max().item() <= bound
+
+
+def test_every_layer_and_every_seed_has_scores_of_its_own(spy: list[Watch]) -> None:
+    alike = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    alike.append(nn.Linear(64, 3))
+    for seed in (0, 1):
+        find(alike, TASK, EdgePopup(), sparsity=0.5, seed=seed, recipe=QUICK, device="cpu")
+    drawn = [scores for watch in spy for scores in watch.scores[0]]
+    assert len(drawn) == 4
+    assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2))
 
 
 @pytest.mark.parametrize("sparsity", [0.3, 0.77, 0.987])

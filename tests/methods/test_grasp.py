@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from aprune import Recipe, find
+from aprune import Recipe, find, search
 from aprune.connections import find_connections
 from aprune.errors import SettingError
 from aprune.initialise import initialise
@@ -109,6 +109,11 @@ def test_slopes_and_bends_of_batches_add_up() -> None:
     halves = scores_of(GraSP(batches=2), recipe=ALL.but(batch=20))
     assert agree(halves, 4 * whole)
     assert not agree(scores_of(GraSP(), recipe=ALL.but(batch=20)), whole)
+
+
+def test_every_batch_takes_three_passes() -> None:
+    method = GraSP(batches=2)
+    assert search(MODEL, NOISE, method, sparsities=[0.5], recipe=ALL, device="cpu").steps == 6
 
 
 def test_dropout_does_not_matter() -> None:

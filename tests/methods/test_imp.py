@@ -103,6 +103,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[dict[str, Any]]
                         "end": copy_of(self.model),
                         "kept": sum(int(mask.sum()) for mask in masks.values()),
                         "steps": len(curve.loss),
+                        "seed": rest["seed"],
                     }
                 )
                 return curve
@@ -153,6 +154,8 @@ def test_each_round_removes_the_same_fraction_and_costs_the_same(
     assert found.architectures[0].kept == total // 16
     assert [r["steps"] for r in rounds] == [7] * 4
     assert found.steps == 28
+    assert [r["seed"] for r in rounds] == [0] * 4  # the same images in the same order
+    assert found.accuracy is None  # the network has gone back to its start
 
 
 def test_the_rounds_share_the_steps_unless_told_otherwise(

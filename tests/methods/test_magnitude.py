@@ -93,6 +93,21 @@ def test_the_same_fraction_of_every_layer_is_kept() -> None:
             assert size[mask].min() >= size[~mask].max()
 
 
-def test_an_unknown_spread_is_refused() -> None:
+def test_the_largest_initial_weights_cost_nothing() -> None:
+    method = Magnitude(when="start")
+    found = search("mlp", TASK, method, sparsities=[0.9], seed=4, recipe=QUICK, device="cpu")
+    arch = found.architectures[0]
+    start = build_parent("mlp", TASK)
+    initialise(start, scheme="he", seed=4)
+    sizes = torch.cat([start.get_parameter(name).abs().flatten() for name in arch.names])
+    kept = torch.cat([mask.flatten() for mask in arch.masks().values()])
+    assert torch.equal(kept, sizes >= sizes.topk(arch.kept).values[-1])
+    assert (found.steps, found.curves) == (0, ())
+    assert arch.provenance["recipe"] is None
+
+
+def test_unknown_settings_are_refused() -> None:
+    with pytest.raises(SettingError, match="when is 'never': expected trained or start"):
+        Magnitude(when="never")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="spread is 'unit': expected global or layer"):
         Magnitude("unit")  # type: ignore[arg-type]

@@ -8,12 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aprune import Recipe, find, load_task
+from aprune import Recipe, find, load_task, search
 from aprune.connections import find_connections
 from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.methods import SNIP, Problem
 from aprune.methods.protocol import Masks
+from aprune.methods.scores import fresh_batches
 from aprune.tasks import Augment, Task
 from helpers import other_world
 
@@ -88,6 +89,22 @@ def test_slopes_of_batches_add_up_before_their_size_is_taken() -> None:
     for name, score in whole.items():
         assert torch.allclose(halves[name], 2 * score, rtol=1e-3, atol=1e-6)
         assert not torch.allclose(first[name], score, rtol=0.1)
+
+
+def test_every_batch_is_a_pass() -> None:
+    method = SNIP(batches=3)
+    assert search("mlp", DIGITS, method, sparsities=[0.5], recipe=ALL, device="cpu").steps == 3
+
+
+def test_a_seed_draws_the_images() -> None:
+    def drawn(seed: int) -> Tensor:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+        recipe = ALL.but(batch=10)
+        problem = Problem(model, ("1.weight",), NOISE, (0.5,), recipe, seed=seed)
+        return fresh_batches(problem, 1)[0][0]
+
+    assert torch.equal(drawn(3), drawn(3))
+    assert not torch.equal(drawn(3), drawn(4))
 
 
 def test_what_sees_nothing_goes_first() -> None:

@@ -60,6 +60,13 @@ def test_a_score_is_the_sum_over_the_paths_through_a_connection(
     assert not arch.mask("3.weight").any()
 
 
+def test_weights_that_are_not_chosen_from_are_magnitudes_too(
+    by_hand: nn.Module, seen: list[Scores]
+) -> None:
+    find(by_hand, TWO_PIXELS, SynFlow(rounds=1), sparsity=0.5, exclude="3.*", device="cpu")
+    assert seen[0]["1.weight"].tolist() == [[18, 3], [5, 15]]
+
+
 def test_the_second_round_scores_what_the_first_has_left(
     by_hand: nn.Module, seen: list[Scores]
 ) -> None:
