@@ -86,7 +86,7 @@ def test_fewer_are_among_more_where_a_method_promises_it(method: Method) -> None
         assert shared == [fewer.kept for fewer in found[1:]]
 
 
-def test_the_memory_format_of_the_parent_does_not_matter(method: Method) -> None:
+def test_a_parent_keeps_its_memory_format_and_its_dtypes(method: Method) -> None:
     parent = build_parent("conv_bn", TASK).to(memory_format=torch.channels_last)
     found = search(
         parent, TASK, method, sparsities=[0.9], recipe=QUICK, weights=method.trains, device="cpu"
@@ -97,6 +97,9 @@ def test_the_memory_format_of_the_parent_does_not_matter(method: Method) -> None
         kept = dict(network.model.named_parameters())
         assert {name: p.dtype for name, p in kept.items()} == {
             name: p.dtype for name, p in parent.named_parameters()
+        }
+        assert {name: p.stride() for name, p in kept.items()} == {
+            name: p.stride() for name, p in parent.named_parameters()
         }
 
 
