@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from aprune import Recipe, find, load_task
+from aprune import Recipe, find, load_task, transfer
 from aprune.connections import find_connections
 from aprune.errors import SettingError
 from aprune.finding import search
@@ -242,3 +242,11 @@ def test_names_find_methods() -> None:
         SettingError, match="unknown method 'magic': expected one of ap, random, erk"
     ):
         find_method("magic")
+
+
+def test_a_parent_may_be_in_double_precision(method: Method) -> None:
+    parent = build_parent("conv_bn", TASK).double()
+    found = find(parent, TASK, method, sparsity=0.5, recipe=QUICK, device="cpu")
+    result = transfer(found, parent, TASK, recipe=QUICK, device="cpu")
+    assert {p.dtype for p in result.model.parameters()} == {torch.float64}
+    assert result.accuracy > 0.3  # of four classes: it has been trained

@@ -24,7 +24,7 @@ from aprune.tasks import Task
 from aprune.trained import Trained
 from aprune.training.batch import Normalise
 from aprune.training.checkpoint import remove_checkpoint
-from aprune.training.device import watched
+from aprune.training.device import dtype_of, watched
 from aprune.training.evaluate import gives_one_output
 from aprune.training.network import network_for, outline_for
 
@@ -174,7 +174,8 @@ def _is_dead(model: nn.Module, task: Task) -> bool:
     some = task.test_images[:_SEEN].to(device)  # as it was judged, so that nothing else is read
     if bool((some == some[:1]).all()):
         return False  # there is nothing to tell apart
-    return gives_one_output(model, Normalise(task.mean.to(device), task.std.to(device))(some))
+    normalise = Normalise(task.mean.to(device), task.std.to(device), dtype_of(model))
+    return gives_one_output(model, normalise(some))
 
 
 def _result(

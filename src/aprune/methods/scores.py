@@ -9,6 +9,7 @@ from aprune.connections import NORMS
 from aprune.initialise import initialise
 from aprune.methods.protocol import Problem
 from aprune.training.batch import Images, draw_batches
+from aprune.training.device import dtype_of
 
 
 def fresh_batches(problem: Problem, number: int) -> list[tuple[Tensor, Tensor]]:
@@ -24,7 +25,7 @@ def fresh_batches(problem: Problem, number: int) -> list[tuple[Tensor, Tensor]]:
             module.train()
     for weight in problem.connections.values():
         weight.requires_grad_()  # whoever froze it wants to keep it, not to hide it
-    images = Images(problem.task, augment=False)
+    images = Images(problem.task, augment=False, dtype=dtype_of(problem.model))
     batch, seed = problem.recipe.batch, problem.seed
     draws = draw_batches(problem.task, batch, number, seed=seed, augment=False)
     return [images.take(draw) for draw in draws]

@@ -91,11 +91,13 @@ def draw_blocks(
 class Images:
     """A task's images on a device, ready to be cut into normalised float batches."""
 
-    def __init__(self, task: Task, *, augment: bool = True) -> None:
+    def __init__(
+        self, task: Task, *, augment: bool = True, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.pixels, self.labels = task.train_images, task.train_labels
         self.shift = task.augment.shift if augment else 0
         self.moving = augment and (task.augment.shift > 0 or task.augment.flip)
-        self.normalise = Normalise(task.mean, task.std)
+        self.normalise = Normalise(task.mean, task.std, dtype)
 
     def load(self, task: Task) -> None:
         """Take over the images of another task of the same shapes, where these are in memory."""
@@ -118,9 +120,16 @@ class Images:
 
 
 class Normalise:
-    """uint8 pixels to floats with a mean and deviation for each channel, on the scale 0 … 1."""
+    """uint8 pixels to floats with a mean and deviation for each channel, on the scale 0 … 1.
 
-    def __init__(self, mean: Tensor, std: Tensor) -> None:
+    Args:
+        mean: Of each channel.
+        std: Likewise.
+        dtype: Of the floats: that of the network which reads them.
+    """
+
+    def __init__(self, mean: Tensor, std: Tensor, dtype: torch.dtype = torch.float32) -> None:
+        self.dtype = dtype
         self.scale = (1.0 / (255.0 * std)).view(1, -1, 1, 1)
         self.offset = (-mean / std).view(1, -1, 1, 1)
 
@@ -133,6 +142,7 @@ class Normalise:
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return normalised floats, channels last where that is fast."""
         x = pixels.float() * self.scale.to(pixels.device) + self.offset.to(pixels.device)
+        x = x.to(self.dtype)
         return x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
 
 

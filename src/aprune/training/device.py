@@ -42,6 +42,17 @@ def place(model: nn.Module, device: torch.device) -> nn.Module:
     return model.to(device)
 
 
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the type of the weights of `model`, which its inputs are to have too.
+
+    Example:
+        >>> dtype_of(nn.Linear(2, 2).double()), dtype_of(nn.ReLU())
+        (torch.float64, torch.float32)
+    """
+    kinds = (parameter.dtype for parameter in model.parameters())
+    return next((kind for kind in kinds if kind.is_floating_point), torch.float32)
+
+
 def mixed_precision(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """bfloat16 for the arithmetic on a GPU, float32 elsewhere; weights are float32 everywhere."""
     if device.type == "cuda":

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from aprune.tasks import Task
 from aprune.training.batch import Normalise
-from aprune.training.device import mixed_precision
+from aprune.training.device import dtype_of, mixed_precision
 
 _BATCH = 1_000  # images at a time, or as many as a GPU has memory for
 
@@ -17,7 +17,7 @@ def predict(model: nn.Module, images: Tensor, mean: Tensor, std: Tensor) -> Tens
     was_training = model.training
     model.eval()
     with torch.no_grad(), mixed_precision(images.device):
-        labels = _label(model, images, Normalise(mean, std), _BATCH)
+        labels = _label(model, images, Normalise(mean, std, dtype_of(model)), _BATCH)
     model.train(was_training)
     return labels
 

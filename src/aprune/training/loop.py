@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from aprune.errors import SettingError
 from aprune.tasks import Task
 from aprune.training.batch import BLOCK, Draw, Images
-from aprune.training.device import mixed_precision
+from aprune.training.device import dtype_of, mixed_precision
 from aprune.training.hook import Hook
 from aprune.training.ranks import current_team
 from aprune.training.recipe import Recipe
@@ -33,7 +33,7 @@ class Loop:
     ) -> None:
         self.model, self.recipe, self.hooks, self.update = model, recipe, hooks, update
         self.device = task.train_labels.device
-        self.images = Images(task, augment=recipe.augment)
+        self.images = Images(task, augment=recipe.augment, dtype=dtype_of(model))
         self.losses = torch.zeros(recipe.steps, device=self.device)
         self.batch = batch = min(recipe.batch, len(task.train_labels))
         self._team, self._mine = current_team(), current_team().share(batch)
