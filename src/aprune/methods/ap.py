@@ -60,7 +60,8 @@ class AP(Method):
         gamma: The penalty γ; `auto` takes, at each step, the smallest γ that brings the sparsity to
             its schedule.
         dense_start: Fraction of the steps before the first connection goes; None takes 0.3 for
-            networks that normalise and 0.5 for others, which die without it.
+            networks that normalise and 0.5 for others, which die without it, but at most half of
+            `ramp_end`.
         ramp_end: Fraction of the steps at which the last sparsity is reached.
         record: Whether to measure on the way what Theorem 1 speaks of (see `Search.theory`). The search
             is the same, and a step of w costs more.
