@@ -124,6 +124,18 @@ def test_find_random(aprune: Callable[..., Any], tmp_path: Path, spread: str, ev
     assert all(layer.density == 0.5 for layer in found.layers()) is even
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_find_has_words_for_every_method(
+    aprune: Callable[..., Any], tmp_path: Path, method: str
+) -> None:
+    ended = aprune(
+        *("find", "--parent", "mlp", "--task", "digits", "--method", method, "--sparsity", 0.9),
+        *("--steps", 20, "--out", tmp_path),
+    )
+    assert (ended.status, ended.err) == (0, "")
+    assert ("trained nothing" in ended.out) == (method in ("snip", "grasp", "synflow"))
+
+
 def test_find_passes_on_the_settings_of_ap(aprune: Callable[..., Any], tmp_path: Path) -> None:
     wanted = {"t_l": 50, "t_s": 5, "gamma": "auto", "w_step": 0.02, "dense_start": None}
     wanted |= {"relative": False}

@@ -160,6 +160,9 @@ def _print(found: "Found", stems: Sequence[Path], *, as_json: bool) -> None:
             f"The search took {found.steps:,} steps; its own net ends at training loss"
             f" {origin['train_loss']:.3f} and has {found.accuracy:.1%} of its test images right."
         )
+    elif found.steps and not found.curves:
+        passes = "1 pass" if found.steps == 1 else f"{found.steps:,} passes"
+        say(f"The search took {passes} and trained nothing.")
     elif found.steps:
         loss = origin["train_loss"]
         say(
