@@ -201,6 +201,16 @@ def test_transfer_refuses(
     assert list_tree() == {}
 
 
+def test_transfer_does_not_replace_its_own_architecture(
+    aprune: Callable[..., Any], arch: Path, tmp_path: Path
+) -> None:
+    before, link = arch.read_bytes(), tmp_path / "link"
+    link.symlink_to(arch)
+    for out in (arch, link):
+        aprune("transfer", arch, *TRANSFER, "--out", out).assert_refused("architecture itself")
+    assert arch.read_bytes() == before
+
+
 def test_transfer_without_an_architecture(aprune: Callable[..., Any], tmp_path: Path) -> None:
     aprune("transfer", *TRANSFER).assert_refused("FILE", "--dense")
     aprune("transfer", "--dense", *TRANSFER).assert_refused("--parent")

@@ -101,6 +101,7 @@ def transfer(
     from aprune.training.checkpoint import remove_checkpoint
     from aprune.training.ranks import joined
 
+    _check_apart(file, out)
     architecture = _load(file, dense=dense, parent=parent)
     name = _name_parent(architecture, file, parent)
     changes = {"steps": steps, "batch": batch, "lr": lr, "optimiser": optimiser}
@@ -171,6 +172,14 @@ def _checkpoint(out: Path | None, otherwise: str, about: list[Any]) -> Path | No
     return cache and checkpoint_folder(
         cache, f"{path_safe(otherwise)}-{key_of({'about': about})[:8]}"
     )
+
+
+def _check_apart(file: Path | None, out: Path | None) -> None:
+    if file is not None and out is not None and file.resolve() == out.resolve():
+        raise SettingError(
+            f"--out {out} is the architecture itself, which the model would replace: choose"
+            " another name"
+        )
 
 
 def _load(file: Path | None, *, dense: bool, parent: str | None) -> "Architecture | None":
