@@ -176,9 +176,24 @@ def test_masks_act_train_and_fold(kind: str) -> None:
     fold(layer, w)
     assert {p.data_ptr() for p in layer.parameters()} == places
     assert torch.allclose(forward(layer), expected, atol=1e-6)
-    assert sorted(layer.state_dict()) == sorted(plain.state_dict())
+    assert list(layer.state_dict()) == list(plain.state_dict())
     for name, parameter in find_connections(layer).items():
         assert torch.equal(parameter, torch.where(w[name] > 0, before[name], 0.0))
+
+
+@pytest.mark.parametrize("kind", ["convolution", "transposed", "attention", "lstm"])
+def test_a_copy_outlives_the_masks_of_the_original(kind: str) -> None:
+    layer, forward = layer_and_input(kind)
+    w = {name: torch.randn(t.shape).sign() for name, t in find_connections(layer).items()}
+    attach_masks(layer, w, t_l=1000.0, t_s=1.0)
+    twin = copy.deepcopy(layer)
+    expected = forward(layer)
+    fold(layer, w)
+    assert type(layer) is type(layer_and_input(kind)[0])
+    assert torch.equal(forward(twin), expected)
+    fold(twin, w)
+    assert type(twin) is type(layer)
+    assert torch.equal(forward(twin), expected)
 
 
 def test_w_is_no_parameter_but_part_of_the_state() -> None:

@@ -24,6 +24,7 @@ NORMS = (
     nn.LocalResponseNorm,
 )
 _LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
+_ORDER = "order_before"  # of a module's parameters, kept beside its parametrisations
 
 
 def find_connections(
@@ -177,14 +178,18 @@ def parametrise(model: nn.Module, name: str, shown: nn.Module) -> None:
         raise SettingError(
             f"{name} has a parametrisation already: fold or remove it before attaching"
         )
+    order = list(module._parameters)
     # unsafe skips a trial run, which would cost a copy of every weight
     parametrize.register_parametrization(module, leaf, shown, unsafe=True)
+    if not hasattr(module.parametrizations, _ORDER):
+        setattr(module.parametrizations, _ORDER, order)
 
 
 def fold(model: nn.Module, names: Iterable[str]) -> None:
     """Make plain parameters of the weights as their layers see them.
 
-    They stay the same parameters, where they are in memory: what was captured still finds them.
+    They stay the same parameters, where they are in memory: what was captured still finds them. Copies
+    of the network that were made before keep their masks.
 
     Example:
         >>> import torch
@@ -196,10 +201,30 @@ def fold(model: nn.Module, names: Iterable[str]) -> None:
     """
     for name in names:
         module, leaf = _owner(model, name)
+        order = getattr(module.parametrizations, _ORDER)
+        _leave_class(module)
         with torch.no_grad():
             shown = getattr(module, leaf)
             parametrize.remove_parametrizations(module, leaf, leave_parametrized=False)
             getattr(module, leaf).copy_(shown)
+        _put_in_order(module, order)
+
+
+def _leave_class(module: nn.Module) -> None:
+    """Give a parametrised module a class of its own.
+
+    PyTorch shows the tensor by a property of the class, which copies of the module share, and takes
+    the property away from all of them.
+    """
+    shared = type(module)
+    module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
+
+
+def _put_in_order(module: nn.Module, order: Iterable[str]) -> None:
+    """Undo that a folded parameter comes last: the state of an optimiser goes by places."""
+    for leaf in order:
+        if leaf in module._parameters:
+            module._parameters[leaf] = module._parameters.pop(leaf)
 
 
 def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:

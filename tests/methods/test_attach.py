@@ -173,7 +173,7 @@ def test_finish_gives_an_ordinary_network() -> None:
     expected = model(x)
     search.finish()
     assert type(model[0]) is nn.Linear
-    assert sorted(model.state_dict()) == sorted(small_net().state_dict())
+    assert list(model.state_dict()) == list(small_net().state_dict())
     assert torch.equal(model(x), expected)
     assert list(find_connections(model)) == ["0.weight", "2.weight"]
     copy.deepcopy(model).load_state_dict(small_net().state_dict())
@@ -190,6 +190,17 @@ def test_state_and_copies_keep_the_mask() -> None:
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(x), model(x))
     assert torch.equal(other[0].weight != 0, search.architecture().mask("0.weight"))
+
+
+def test_an_average_of_the_weights_outlives_the_search() -> None:
+    model = small_net()
+    search = attach(model, AP(sparsity=0.9, steps=20))
+    loop(model, search, 20)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.update_parameters(model)
+    search.finish()
+    x = batches(1)[0][0]
+    assert torch.equal(average(x), model(x))
 
 
 def test_attaching_twice_is_refused() -> None:
