@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aprune import AP, Recipe, attach, build_parent, find, load_task, search, transfer
+from aprune import AP, IMP, Recipe, attach, build_parent, find, load_task, search, transfer
 from aprune.connections import find_connections
-from aprune.errors import SearchError, SettingError
+from aprune.errors import NetworkWarning, SearchError, SettingError
 from aprune.initialise import initialise
 from aprune.maths.schedules import ramp
 from aprune.maths.select import keep_count
@@ -219,7 +220,9 @@ def test_all_sparsities_of_one_search(gamma: float | str) -> None:
     for sparsity in wanted:
         assert search.architecture(sparsity).kept == keep_count(450, sparsity)
     assert search.architecture() == search.architecture(0.9)
-    with pytest.raises(SearchError, match=r"short of 0\.3"):
+    with pytest.raises(
+        SettingError, match=r"0\.3 was not asked for: expected one of 0\.1, 0\.5, 0\.9"
+    ):
         search.architecture(0.3)
 
 
@@ -252,6 +255,34 @@ def test_a_w_that_is_not_finite_ends_a_loop_of_one_s_own() -> None:
         search.step()
     with pytest.raises(SearchError):
         search.architecture()
+
+
+def test_a_mask_that_no_gradient_reaches_is_no_secret() -> None:
+    model = small_net()
+    search = attach(model, AP(sparsity=(0.5, 0.9), steps=20))
+    with pytest.warns(NetworkWarning, match=r"no gradient has reached the mask, .* copy") as told:
+        loop(copy.deepcopy(model), search, 20)
+    assert len(told) == 1
+    model = small_net()
+    search = attach(model, AP(sparsity=(0.5, 0.9), steps=20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loop(model, search, 20)
+
+
+def test_finishing_twice_is_finishing_once() -> None:
+    model = small_net()
+    search = attach(model, AP(sparsity=0.9, steps=20))
+    loop(model, search, 20)
+    search.finish()
+    before = copy.deepcopy(model.state_dict())
+    search.finish()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_only_ap_can_be_attached() -> None:
+    with pytest.raises(SettingError, match="attach got imp: expected AP"):
+        attach(small_net(), IMP())  # type: ignore[arg-type]
 
 
 def test_asking_too_early_is_an_error() -> None:

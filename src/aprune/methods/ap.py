@@ -223,6 +223,11 @@ def attach(
         >>> search.architecture().kept, search.architecture().total
         (40, 160)
     """
+    if not isinstance(method, AP):
+        given = getattr(method, "name", None) or type(method).__name__
+        raise SettingError(
+            f"attach got {given}: expected AP(sparsity=…, steps=…); other methods are for find"
+        )
     if method.sparsity is None or method.steps is None:
         raise SettingError(
             "attach needs to know where to go: give the method a sparsity and steps, "

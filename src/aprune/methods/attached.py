@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from aprune.architecture import Architecture
 from aprune.architecture.bits import as_tensor, pack, unpack
 from aprune.connections import fold, has_norm
-from aprune.errors import NetworkWarning, SearchError
+from aprune.errors import NetworkWarning, SearchError, SettingError
 from aprune.maths.schedules import find_schedule, ramp
 from aprune.maths.select import check_sparsity, keep_count, keep_largest
 from aprune.methods.descent import Descent
@@ -71,7 +71,7 @@ class Search(Hook):
         start = method.dense_start
         usual = min(0.3 if has_norm(model) else 0.5, method.ramp_end / 2)
         self._start = usual if start is None else start
-        self._attached = attached
+        self._attached, self._reached, self._finished = attached, False, False
         self._schedule = find_schedule(method.w_schedule)
         self._step = 0
         self._phase = ""
@@ -112,6 +112,7 @@ class Search(Hook):
     def on_update(self) -> None:
         """Move w, after the weights have moved."""
         if self.moving and self._attached:
+            self._reached |= any(w.grad is not None for w in self.w.values())
             self.descent.update()
 
     def after(self, step: int) -> None:
@@ -182,9 +183,16 @@ class Search(Hook):
 
         Raises:
             SearchError: The search has not come so far, or went wrong.
+            SettingError: The sparsity was not asked for.
         """
         self.check(self._step)
         sparsity = self.sparsities[-1] if sparsity is None else sparsity
+        if sparsity not in self.sparsities:
+            asked = ", ".join(f"{s:g}" for s in self.sparsities)
+            raise SettingError(
+                f"sparsity {sparsity} was not asked for: expected one of {asked}, or give it to the"
+                " method before the search"
+            )
         if sparsity not in self.masks:
             raise SearchError(self._short_of(sparsity))
         origin = {"method": self.method.name, "sparsity": sparsity, **self.origin, **self.notes()}
@@ -197,6 +205,8 @@ class Search(Hook):
     def finish(self) -> None:
         """Fold the masks into the weights, so that the network is an ordinary one again.
 
+        Once is enough: when they are folded, nothing happens any more.
+
         Raises:
             SearchError: A sparsity was not reached.
         """
@@ -204,6 +214,9 @@ class Search(Hook):
         last = self.sparsities[-1]
         if last not in self.masks:
             raise SearchError(self._short_of(last))
+        if self._finished:
+            return
+        self._finished = True
         self._fold()
         if self._keep_weights:
             self.weights[last] = masked_state(self._model, self.masks[last])
@@ -237,6 +250,8 @@ class Search(Hook):
 
     def _take(self, sparsity: float) -> None:
         self.check(self._step - 1)
+        if not self.masks:
+            self._warn_if_unreached()
         kept = keep_count(self.descent.total, sparsity)
         self.masks[sparsity] = keep_largest(self.w, kept)
         empty = [name for name, mask in self.masks[sparsity].items() if not mask.any()]
@@ -250,6 +265,16 @@ class Search(Hook):
             )
         if self._keep_weights and sparsity != self.sparsities[-1]:
             self.weights[sparsity] = self._state(self.masks[sparsity])
+
+    def _warn_if_unreached(self) -> None:
+        if self._attached and not self._reached:
+            warnings.warn(
+                f"after {self._step} of {self.steps} steps no gradient has reached the mask, so that"
+                " its first random numbers alone choose; call search.step() after backward() through"
+                " the network that the search is attached to, not through a copy",
+                NetworkWarning,
+                stacklevel=2,
+            )
 
     @torch.no_grad()
     def _freeze(self) -> None:
