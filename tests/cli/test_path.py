@@ -284,6 +284,33 @@ def test_parent_of_the_users_own(
     assert json.loads(ended.out)["of"] == 64 * 7 + 7 * 5
 
 
+def test_transfer_of_a_parent_with_tied_layers(
+    aprune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "their_tied_network.py").write_text(
+        "from torch import nn\n"
+        "def make(task):\n"
+        "    one, other = nn.Linear(7, 7), nn.Linear(7, 7)\n"
+        "    other.weight = one.weight\n"
+        "    first, last = nn.Linear(64, 7), nn.Linear(7, task.num_classes)\n"
+        "    return nn.Sequential(nn.Flatten(), first, one, nn.ReLU(), other, last)\n"
+    )
+    parent = ("--parent", "their_tied_network:make")
+    ended = aprune("find", *parent, "--task", "digits", "--sparsity", 0.5, "--steps", 20)
+    ended.assert_refused("2.weight and 4.weight share one tensor")
+    ended = aprune(
+        *("find", *parent, "--task", "digits", "--classes", "0,1,2,3,4", "--sparsity", 0.5),
+        *("--method", "random", "--exclude", "2.*", "--exclude", "4.*"),
+    )
+    assert ended.status == 0
+    (arch,) = (tmp_path / "archs").iterdir()
+    ended = aprune("transfer", arch, *parent, *NEW, "--json")
+    assert (json.loads(ended.out)["connections"], json.loads(ended.out)["of"]) == (242, 483)
+    ended = aprune("transfer", "--dense", *parent, *NEW, "--json")
+    assert json.loads(ended.out)["connections"] == 64 * 7 + 7 * 7 + 7 * 5
+
+
 def test_show(aprune: Callable[..., Any], archs: Path, arch: Path) -> None:
     ended = aprune("show", arch, archs / "mlp-digits-ap-0.5-seed0.arch.safetensors")
     assert (ended.status, ended.err) == (0, "")

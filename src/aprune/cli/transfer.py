@@ -230,10 +230,10 @@ def _check(changes: dict[str, Any], init: str, epsilon: float | None, mismatch: 
 
 
 def _describe(result: "Result", data: "Task", out: Path | None) -> dict[str, Any]:
-    from aprune.connections import find_connections
+    from aprune.connections import weights_of
 
     fitted, origin = result.architecture, result.provenance
-    every = sum(weight.numel() for weight in find_connections(result.model).values())
+    every = sum(weight.numel() for weight in weights_of(result.model).values())
     return {
         "accuracy": result.accuracy,
         "sparsity": origin["sparsity"],
