@@ -152,6 +152,16 @@ def test_tied_layers_may_be_excluded() -> None:
             "no connections",
         ),
         (
+            lambda: find("mlp", TASK, Random(), sparsity=0.5, exclude=["fc3.*", "fc2.wieght"]),
+            SettingError,
+            r"no parameter matches 'fc2\.wieght': expected names as in fc1\.weight",
+        ),
+        (
+            lambda: find("mlp", TASK, Random(), sparsity=0.5, include=["fc1.*", "features.*"]),
+            SettingError,
+            "no parameter matches 'features",
+        ),
+        (
             lambda: find("mlp", TASK, Random(), sparsity=0.5, device="gpu"),
             SettingError,
             "unknown device",

@@ -5,6 +5,7 @@ other parameter with two or more dimensions that belongs to neither a norm nor a
 norms are not, unless they are asked for by name.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Self
@@ -73,6 +74,22 @@ def find_connections(
             + (f" among those matching {', '.join(included)}" if included else "")
         )
     return found
+
+
+def check_patterns(model: nn.Module, *patterns: str | Sequence[str] | None) -> None:
+    """Raise a `SettingError` if one of the patterns matches no parameter: it is a slip of the pen.
+
+    Example:
+        >>> check_patterns(nn.Linear(2, 2), "weight", ["bias*"])
+        >>> check_patterns(nn.Linear(2, 2), None, "wieght")
+        Traceback (most recent call last):
+        aprune.errors.SettingError: no parameter matches 'wieght': expected names as in weight, bias
+    """
+    names = [name for name, _, _ in _every_parameter(model)]
+    for pattern in itertools.chain.from_iterable(list_patterns(given) or [] for given in patterns):
+        if not any(_matches(name, [pattern]) for name in names):
+            some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+            raise SettingError(f"no parameter matches {pattern!r}: expected names as in {some}")
 
 
 def list_patterns(patterns: str | Sequence[str] | None) -> list[str] | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import aprune
 from aprune.architecture import Architecture
-from aprune.connections import find_connections, list_patterns
+from aprune.connections import check_patterns, find_connections, list_patterns
 from aprune.errors import SearchError, SettingError, TrainingError
 from aprune.maths.select import check_sparsity, keep_count
 from aprune.methods import AP, Method, Problem
@@ -167,6 +167,7 @@ def search(
     place_at = choose_device(device)
     model = network_for(parent, task, place_at, seed=seed, weights=method.needs_weights)
     connections = find_connections(model, include=include, exclude=exclude)
+    check_patterns(model, include, exclude)
     total = sum(tensor.numel() for tensor in connections.values())
     ordered = sorted({check_sparsity(s) for s in sparsities})
     for wanted in ordered:

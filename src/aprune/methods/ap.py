@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from aprune.connections import (
     attach_masks,
+    check_patterns,
     find_connections,
     list_patterns,
 )
@@ -236,6 +237,7 @@ def attach(
     if method.steps < 2:
         raise SettingError(f"steps is {method.steps}: expected at least 2")
     connections = find_connections(model, include=include, exclude=exclude)
+    check_patterns(model, include, exclude)
     search = _attach(model, method, connections, seed=seed, weights=weights)
     search.origin = {"include": list_patterns(include), "exclude": list_patterns(exclude)}
     return search
