@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from aprune import AP, IMP, Architecture, Random, Recipe, find, load_task, search
+from aprune import AP, IMP, Architecture, Random, Recipe, attach, find, load_task, search, transfer
 from aprune.errors import ParentError, SettingError
 from aprune.tasks import Task
 from aprune.training import evaluate
@@ -137,6 +137,17 @@ def test_tied_layers_may_be_excluded() -> None:
         assert arch.names == ("1.weight", "4.weight")
 
 
+def test_a_compiled_network_has_the_architectures_of_a_plain_one() -> None:
+    plain = flat_net(TASK)
+    compiled = torch.compile(plain, backend="eager")
+    found = find(compiled, TASK, Random(), sparsity=0.5, device="cpu")  # type: ignore[arg-type]
+    assert found == find(plain, TASK, Random(), sparsity=0.5, device="cpu")
+    loaded = transfer(found, plain, TASK, recipe=QUICK, device="cpu").model
+    assert list(loaded.state_dict()) == list(plain.state_dict())
+    search = attach(compiled, AP(sparsity=0.5, steps=10))  # type: ignore[arg-type]
+    assert list(search.w) == list(found.names)
+
+
 @pytest.mark.parametrize(
     ("go", "error", "message"),
     [
@@ -145,6 +156,11 @@ def test_tied_layers_may_be_excluded() -> None:
             lambda: find(nn.Flatten(), TASK, Random(), sparsity=0.5),
             ParentError,
             "expected \\[2, 3\\]",
+        ),
+        (
+            lambda: find(flat_net(TASK).bfloat16(), TASK, Random(), sparsity=0.5),
+            ParentError,
+            r"weights of torch\.bfloat16: expected torch\.float32",
         ),
         (
             lambda: find("mlp", TASK, Random(), sparsity=0.5, include="features.*"),

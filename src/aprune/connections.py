@@ -76,6 +76,17 @@ def find_connections(
     return found
 
 
+def uncompiled(model: nn.Module) -> nn.Module:
+    """Return the network that `torch.compile` wrapped, whose parameters have their own names.
+
+    Example:
+        >>> uncompiled(nn.Linear(2, 2))
+        Linear(in_features=2, out_features=2, bias=True)
+    """
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
+
+
 def check_patterns(model: nn.Module, *patterns: str | Sequence[str] | None) -> None:
     """Raise a `SettingError` if one of the patterns matches no parameter: it is a slip of the pen.
 

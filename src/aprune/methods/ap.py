@@ -21,6 +21,7 @@ from aprune.connections import (
     check_patterns,
     find_connections,
     list_patterns,
+    uncompiled,
 )
 from aprune.errors import SettingError
 from aprune.initialise import initialise
@@ -236,6 +237,7 @@ def attach(
         )
     if method.steps < 2:
         raise SettingError(f"steps is {method.steps}: expected at least 2")
+    model = uncompiled(model)
     connections = find_connections(model, include=include, exclude=exclude)
     check_patterns(model, include, exclude)
     search = _attach(model, method, connections, seed=seed, weights=weights)

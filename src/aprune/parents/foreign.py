@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from aprune.connections import uncompiled
 from aprune.errors import ParentError
 from aprune.parents.task import TaskLike
 
@@ -142,7 +143,7 @@ def copy_foreign(network: nn.Module, task: TaskLike) -> nn.Module:
 
 def _copied(network: nn.Module, label: str) -> nn.Module:
     try:
-        return copy.deepcopy(network)
+        return copy.deepcopy(uncompiled(network))
     except Exception as error:
         raise ParentError(
             f"{label} cannot be copied ({_one_line(error)}); "

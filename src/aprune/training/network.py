@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from aprune.errors import ParentError
 from aprune.parents import build_parent, parent_for, parent_names
 from aprune.tasks import Task
 from aprune.training.device import place
@@ -34,7 +35,19 @@ def network_for(
         with torch.device("meta"):
             network = build_parent(parent, task)
         return place(network.to_empty(device=device), device)
-    return place(parent_for(parent, task, seed=seed), device)
+    network = parent_for(parent, task, seed=seed)
+    _check_precision(network)
+    return place(network, device)
+
+
+def _check_precision(network: nn.Module) -> None:
+    """Refuse a network in half or double precision: the images it would be trained on are float32."""
+    types = {weight.dtype for weight in network.parameters() if weight.is_floating_point()}
+    if types and torch.float32 not in types:
+        raise ParentError(
+            f"the network {type(network).__name__} has weights of {types.pop()}: expected"
+            " torch.float32, so call .float() first; a GPU computes in bfloat16 by itself"
+        )
 
 
 def describe_training(
