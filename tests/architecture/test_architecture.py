@@ -1,5 +1,6 @@
 import copy
 import hashlib
+import pickle
 from math import prod
 
 import numpy as np
@@ -97,6 +98,17 @@ def test_copies_are_the_same_object():
     arch = Architecture({"w": mask_of("x.")})
     assert copy.copy(arch) is arch
     assert copy.deepcopy({"a": [arch]})["a"][0] is arch
+
+
+def test_another_process_gets_it_whole_with_a_bit_a_connection():
+    arch = Architecture({"w": torch.arange(80_000) % 7 == 0}, {"seed": 3})
+    sent = pickle.dumps(arch)
+    assert len(sent) < 11_000
+    got = pickle.loads(sent)
+    assert got == arch
+    assert (got.kept, got.provenance) == (arch.kept, arch.provenance)
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        got._content = None
 
 
 def test_equality_is_about_connections_names_and_shapes():

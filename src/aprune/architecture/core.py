@@ -348,6 +348,10 @@ class Architecture:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # for worker processes; the file format is that of `save`
+        return type(self)._of, (self._content,)
+
     def __repr__(self) -> str:
         tensors = "1 tensor" if len(self.names) == 1 else f"{len(self.names)} tensors"
         return (
