@@ -2,8 +2,12 @@ import io
 import sys
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from aprune.progress import bar
+from aprune.tasks import load_task
+from aprune.training import evaluate
 
 
 class Terminal(io.StringIO):
@@ -67,3 +71,28 @@ def test_an_error_passes_through_and_later_bars_work(monkeypatch: pytest.MonkeyP
     with bar("second", 2, show=True) as advance:
         advance(1)
     assert "second" in screen.getvalue()
+
+
+def test_testing_shows_a_bar_that_begins_again_if_memory_runs_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = load_task("digits", classes=[0, 1])
+    screen, small = Terminal(), len(task.test_labels) // 2
+
+    class Scarce(nn.Module):
+        """Has memory for half the images."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) > small:
+                raise torch.OutOfMemoryError
+            return x.flatten(1)[:, :2]
+
+    watch(monkeypatch, screen)
+    monkeypatch.setattr(sys.modules["aprune.training.evaluate"], "_BATCH", 4 * small)
+    accuracy = evaluate(Scarce(), task, progress=True)
+    assert 0 <= accuracy <= 1
+    assert "testing" in screen.getvalue()
+    assert f"{len(task.test_labels)}/{len(task.test_labels)}" in screen.getvalue()
+    screen.truncate(0)
+    assert evaluate(Scarce(), task, progress=False) == accuracy
+    assert screen.getvalue() == ""

@@ -238,7 +238,7 @@ class _Run:
         """Evaluate a copy of the network: its own place is for the next one."""
         assert self.curve is not None
         model = copy.deepcopy(self.lane.model)
-        return judge(self.retraining, self.ready, model, self.placed, self.curve)
+        return judge(self.retraining, self.ready, model, self.placed, self.curve, progress=False)
 
 
 def _advance_all(runs: list[_Run]) -> None:

@@ -201,7 +201,9 @@ def search(
     try:
         with checkpointed(checkpoint, describe), watched(recipe.batch):
             outcome = method.search(problem)
-            accuracy = evaluate(model, problem.task) if outcome.trained else None
+            accuracy = None
+            if outcome.trained:
+                accuracy = evaluate(model, problem.task, progress=progress)
     except TrainingError as error:
         raise SearchError(f"the search died: {error}") from error
     for masks in outcome.masks.values():  # passes over images may round otherwise elsewhere

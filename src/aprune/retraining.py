@@ -164,7 +164,7 @@ def transfer(
             title="retraining",
             progress=progress,
         )
-        return judge(retraining, ready, model, placed, curve)
+        return judge(retraining, ready, model, placed, curve, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -212,11 +212,17 @@ def describe_run(
 
 
 def judge(
-    retraining: Retraining, ready: Ready, model: nn.Module, placed: Task, curve: Curve
+    retraining: Retraining,
+    ready: Ready,
+    model: nn.Module,
+    placed: Task,
+    curve: Curve,
+    *,
+    progress: bool | None = None,
 ) -> Result:
     """Evaluate the trained network, and say where it comes from."""
     r = retraining
-    accuracy = evaluate(model, placed)
+    accuracy = evaluate(model, placed, progress=progress)
     provenance = {
         "parent": name_of(model),
         "architecture": dict(r.architecture.provenance) if r.architecture is not None else None,
