@@ -1,15 +1,20 @@
 """What a comparison shows besides its table: who beats whom, at what cost, from which layers."""
 
 import math
+from collections.abc import Callable
 
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+from aprune.experiments.accuracy import draw_accuracy
 from aprune.experiments.cost import draw_cost
 from aprune.experiments.densities import draw_densities
 from aprune.experiments.matrix import draw_matrix, is_decided, methods_of, write_matrix
 from aprune.experiments.report import interval_of
+from aprune.methods import METHODS
 
 
 def rows(seeds: int = 6, **accuracies: float) -> pd.DataFrame:
@@ -102,6 +107,65 @@ def test_methods_of_one_cost_stand_side_by_side_in_their_order() -> None:
     assert places["AP"] < 500 < places["IMP"] < 1000
     heights = {bars.get_label(): bars[0].get_ydata()[0] for bars in axes.containers}
     assert heights["SNIP"] == pytest.approx(0.655)
+
+
+MANY = {
+    "dense": 0.9,
+    "dense, fine_tuned": 0.9,
+    **{method: 0.5 + 0.01 * place for place, method in enumerate(METHODS)},
+    **{f"{method}, reshuffled": 0.4 for method in ("ap", "imp", "snip", "grasp")},
+}
+
+
+def crowd(*sparsities: float) -> pd.DataFrame:
+    """Return rows of many methods; those of the dense parents once."""
+    frame = rows(2, **MANY)
+    dense = frame["method"].str.startswith("dense")
+    return pd.concat(
+        [frame[dense], *(frame[~dense].assign(sparsity=sparsity) for sparsity in sparsities)],
+        ignore_index=True,
+    )
+
+
+@pytest.mark.parametrize("draw", [draw_accuracy, draw_cost, draw_matrix])
+def test_nothing_of_a_crowded_figure_is_cut_off(draw: Callable[[pd.DataFrame], Figure]) -> None:
+    figure = draw(crowd(0.9, 0.95))
+    figure.draw_without_rendering()
+    whole = figure.bbox.padded(1.0)
+    for part in [*figure.legends, *(label for axes in figure.axes for label in labels(axes))]:
+        box = part.get_window_extent()
+        assert whole.x0 <= box.x0 <= box.x1 <= whole.x1, part
+        assert whole.y0 <= box.y0 <= box.y1 <= whole.y1, part
+    for axes in figure.axes:
+        low, high = sorted(axes.get_xlim())
+        for bars in axes.containers:
+            assert all(low < x < high for x in bars[0].get_xdata())
+
+
+def labels(axes: Axes) -> list[Text]:
+    """Return the labels of the ticks that are in view."""
+    return [
+        tick.label1
+        for axis in (axes.xaxis, axes.yaxis)
+        for tick in axis.get_major_ticks()
+        if min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+    ]
+
+
+def test_points_of_one_sparsity_stay_nearer_to_it_than_to_the_next() -> None:
+    (axes,) = draw_accuracy(crowd(0.9, 0.92)).axes
+    left, right = zip(*(bars[0].get_xdata() for bars in axes.containers), strict=True)
+    assert min(left) > (0.1 * 0.08) ** 0.5 > max(right)
+
+
+def test_the_dearest_method_has_room() -> None:
+    (axes,) = draw_cost(rows(ap=0.7)).axes
+    assert axes.get_xlim()[1] > 500
+
+
+def test_many_matrices_stand_in_rows() -> None:
+    width, height = draw_matrix(crowd(0.5, 0.8, 0.9, 0.95)).get_size_inches()
+    assert width / height < 1.5
 
 
 def test_an_empty_layer_lies_on_the_lower_edge() -> None:

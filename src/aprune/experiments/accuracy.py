@@ -1,6 +1,7 @@
 """Accuracy against sparsity, and what AP is ahead by."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from math import log
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _FEW, _MANY = 4, 8  # curves whose bands can be told apart; that the legend of a column has room for
 _DODGE = 1.03  # bars stand side by side, so that none hides another
+_WIDEST = 1.4  # all of them, and no more than this power of the way to the next sparsity
+_SHARE = 0.45
 _APART = 0.08  # of the axis between two labels
 _AHEAD_OF = "ap"
 
@@ -53,16 +56,24 @@ def draw_accuracy(frame: "pd.DataFrame") -> "Figure":
         else:
             figure = style.make_figure(width, 3.6 if many else 2.6)
             axes = below = figure.add_subplot()
+        dodge = 1.0 if len(curves) <= _FEW else _dodge(sparsities_of(frame), len(curves))
         for number, (method, points) in enumerate(curves):
-            aside = 1.0 if len(curves) <= _FEW else _DODGE ** (number - (len(curves) - 1) / 2)
+            aside = dodge ** (number - (len(curves) - 1) / 2)
             _draw_curve(axes, method, points, aside, bands=len(curves) <= _FEW)
         axes.set_ylabel("accuracy on the new task")
         axes.set_title(_describe(frame))
         _finish(below, sparsities_of(frame))
         # below the axes: inside, it would lie on the dense parent's band
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=7 if many else 4)
+        style.add_legend(figure, handles, labels, most=7 if many else 4)
     return figure
+
+
+def _dodge(sparsities: list[float], curves: int) -> float:
+    """Return the factor between neighbours of one sparsity, so that all stay with it."""
+    ways = [(1 - here) / (1 - there) for here, there in pairwise(sparsities)]
+    widest = min([_WIDEST, *(way**_SHARE for way in ways)])
+    return min(_DODGE, float(widest ** (1 / (curves - 1))))
 
 
 def _points(frame: "pd.DataFrame") -> Iterator[tuple[str, Points]]:
@@ -83,7 +94,12 @@ def _draw_curve(axes: "Axes", method: str, points: Points, aside: float, *, band
         _, mean, std = points[0]
         axes.axhspan(mean - std, mean + std, color=look["color"], alpha=0.12, linewidth=0)
         axes.axhline(
-            mean, color=look["color"], linestyle=look["linestyle"], label=title_of(method), zorder=1
+            mean,
+            color=look["color"],
+            linestyle=look["linestyle"],
+            alpha=look["alpha"],
+            label=title_of(method),
+            zorder=1,
         )
         return
     places = [aside * (1 - sparsity) for sparsity, _, _ in points]

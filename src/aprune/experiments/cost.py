@@ -8,6 +8,7 @@ from aprune.experiments.report import base_of, name_arms, sparsities_of, title_o
 from aprune.maths.statistics import summarise
 
 _FACTOR, _OFFSET = 1.25, 0.12  # between methods of the same cost; where that is nothing
+_ROOM = 1.5  # beyond the dearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,8 @@ def draw_cost(frame: "pd.DataFrame") -> "Figure":
         for axes, sparsity in zip(panels, sparsities, strict=True):
             dense = frame["method"].map(base_of) == DENSE
             here = frame[(frame["sparsity"] == sparsity) | dense]
-            for x, method, part in _side_by_side(here):
+            places = list(_side_by_side(here))
+            for x, method, part in places:
                 level = summarise(part["accuracy"].to_numpy())
                 axes.errorbar(
                     x,
@@ -46,11 +48,12 @@ def draw_cost(frame: "pd.DataFrame") -> "Figure":
                     **{**style.look_of(method), "linestyle": ""},
                 )
             axes.set_xscale("symlog", linthresh=1)
-            axes.set_xlim(left=-0.5)
+            cheapest, dearest = min(x for x, _, _ in places), max(x for x, _, _ in places)
+            axes.set_xlim(min(-0.5, cheapest - _OFFSET), max(1.0, _ROOM * dearest))
             axes.set_title(f"sparsity {sparsity:g}")
             axes.set_xlabel("steps of the search")
         panels[0].set_ylabel("accuracy on the new task")
-        figure.legend(loc="outside lower center", ncols=5)
+        style.add_legend(figure, *panels[0].get_legend_handles_labels(), most=5)
     return figure
 
 

@@ -50,5 +50,5 @@ def draw_densities(densities: "pd.DataFrame") -> "Figure":
             axes.set_xlabel("layer, from the image on")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         panels[0].set_ylabel("density")
-        figure.legend(loc="outside lower center", ncols=5)
+        style.add_legend(figure, *panels[0].get_legend_handles_labels(), most=5)
     return figure

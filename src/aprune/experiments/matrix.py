@@ -1,5 +1,6 @@
 """Who beats whom: every method against every other, seed by seed."""
 
+import math
 from typing import TYPE_CHECKING
 
 from aprune.experiments import style
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CELL = 0.42  # inches
+_LETTER = 0.065  # inches: of a method's name
+_TITLE = 0.35
+_WIDE = 12.0  # inches: what does not fit side by side goes into rows
 _FULL = 0.1  # the difference from which on colours are full
 
 
@@ -72,16 +76,21 @@ def draw_matrix(frame: "pd.DataFrame") -> "Figure":
         if row != column
     }
     side = _CELL * len(methods)
+    beside = _LETTER * max(len(title_of(method)) for method in methods) + 0.2
+    columns = len(sparsities)
+    if columns * side > _WIDE:
+        columns = math.ceil(math.sqrt(columns))
+    rows = math.ceil(len(sparsities) / columns)
     with style.styled():
-        figure = style.make_figure(1.1 + (side + 0.2) * len(sparsities), side + 1.3)
+        figure = style.make_figure(beside + (side + 0.2) * columns, (side + beside + _TITLE) * rows)
         for place, sparsity in enumerate(sparsities):
-            axes = figure.add_subplot(1, len(sparsities), place + 1)
+            axes = figure.add_subplot(rows, columns, place + 1)
             for y, row in enumerate(methods):
                 for x, column in enumerate(methods):
                     pair = pairs.get((sparsity, row, column))
                     if pair is not None:
                         _draw_cell(axes, x, y, pair)
-            _finish(axes, methods, first=place == 0)
+            _finish(axes, methods, first=place % columns == 0)
             axes.set_title(f"sparsity {sparsity:g}, row − column")
     return figure
 
@@ -100,7 +109,7 @@ def _draw_cell(axes: "Axes", x: int, y: int, pair: Interval) -> None:
         va="center",
         fontsize=6,
         fontweight="bold" if is_decided(pair) else "normal",
-        color="white" if strength > 0.6 else "black",
+        color="white" if strength > 0.9 else "black",
     )
 
 

@@ -188,6 +188,24 @@ def make_logarithmic(axes: "Axes") -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
+def add_legend(figure: "Figure", handles: list[Any], labels: list[str], *, most: int) -> None:
+    """Put a legend below the axes, in as many columns as there is room for, at most `most`.
+
+    Example:
+        >>> with styled():
+        ...     figure = make_figure()
+        ...     line = figure.add_subplot().plot([0, 1])
+        ...     add_legend(figure, 3 * line, ["a name that takes the room of two"] * 3, most=4)
+        >>> figure.legends[0]._ncols
+        1
+    """
+    for columns in range(most, 0, -1):
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
+
+
 def save(figure: "Figure", path: Path | str) -> tuple[Path, Path]:
     """Write a figure as PNG (200 dpi) and PDF; the same figure gives the same bytes.
 
