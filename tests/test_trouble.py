@@ -165,3 +165,30 @@ def test_nothing_to_tell_apart(change: Callable[[ap.Task], Any], complaint: str)
     ):
         with pytest.raises(TaskError, match=complaint):
             do()
+
+
+@pytest.mark.parametrize(
+    ("go", "message"),
+    [
+        (lambda: ap.find("mlp", "digits", sparsity=0.5), r"task is 'digits': .*; load_task"),
+        (lambda: ap.find("mlp", DIGITS, "ap", sparsity=0.5), r"method is 'ap': .* such as AP\(\)"),
+        (
+            lambda: ap.find("mlp", DIGITS, ap.AP, sparsity=0.5),
+            r"expected a method with its settings",
+        ),
+        (lambda: ap.find("mlp", DIGITS, sparsity=0.5, recipe=5), "recipe is 5: expected Recipe"),
+        (
+            lambda: ap.transfer("x.safetensors", "mlp", DIGITS),
+            r"Architecture\.load\(path\) reads one",
+        ),
+        (lambda: ap.transfer(None, "mlp", "digits"), "task is 'digits': expected Task"),
+        (
+            lambda: ap.transfer(None, "mlp", DIGITS, start_from=ap.build_parent("mlp", DIGITS)),
+            "start_from is Sequential: expected Trained",
+        ),
+    ],
+)
+def test_a_name_where_a_thing_is_meant_is_said(go: Callable[[], object], message: str) -> None:
+    with pytest.raises(ap.ApruneError, match=message) as caught:
+        go()
+    assert "\n" not in str(caught.value)

@@ -58,3 +58,23 @@ class ApruneWarning(UserWarning):
 
 class NetworkWarning(ApruneWarning):
     """A network that can hardly learn any more: dead, or with a layer that lets nothing through."""
+
+
+def check_kind(given: object, kind: type, name: str, hint: str, *, optional: bool = False) -> None:
+    """Raise a `SettingError` unless an argument is what it is meant to be.
+
+    Args:
+        given: The argument.
+        kind: Its class.
+        name: What it is called.
+        hint: Where to get one.
+        optional: Whether None will do.
+
+    Example:
+        >>> check_kind("digits", dict, "task", "dict() makes one")
+        Traceback (most recent call last):
+        aprune.errors.SettingError: task is 'digits': expected dict; dict() makes one
+    """
+    if not isinstance(given, kind) and not (optional and given is None):
+        text = repr(given) if isinstance(given, str | int | float) else type(given).__name__
+        raise SettingError(f"{name} is {text}: expected {kind.__name__}; {hint}")

@@ -11,7 +11,7 @@ from torch import Tensor
 import aprune
 from aprune.architecture import Architecture
 from aprune.connections import check_patterns, find_connections, list_patterns
-from aprune.errors import SearchError, SettingError, TrainingError
+from aprune.errors import SearchError, SettingError, TrainingError, check_kind
 from aprune.maths.select import check_sparsity, keep_count
 from aprune.methods import AP, Method, Problem
 from aprune.parents import parent_for
@@ -161,6 +161,7 @@ def search(
     """Do what `find` does, and return all that is left behind: weights, curves, cost."""
     if not sparsities:
         raise SettingError("no sparsity was given: expected at least one number below 1")
+    _check_kinds(task, method, recipe)
     if weights and not method.trains:
         raise SettingError(f"{method.name} trains nothing, so it has no weights to keep")
     task.check_variety()
@@ -236,6 +237,16 @@ def search(
         steps=outcome.steps,
         accuracy=accuracy,
     )
+
+
+def _check_kinds(task: object, method: object, recipe: object) -> None:
+    """Say what is expected to whoever gives a name, or a class, where a thing is meant."""
+    check_kind(task, Task, "task", "load_task(…) returns one")
+    if isinstance(method, type) or not callable(getattr(method, "search", None)):
+        raise SettingError(
+            f"method is {method!r}: expected a method with its settings, such as AP()"
+        )
+    check_kind(recipe, Recipe, "recipe", "such as Recipe(steps=…, lr=…)", optional=True)
 
 
 def _trained(

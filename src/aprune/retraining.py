@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import aprune
 from aprune.architecture import Architecture
 from aprune.connections import find_connections, shapes_of, weights_of
-from aprune.errors import SettingError
+from aprune.errors import SettingError, check_kind
 from aprune.initialise import Scheme, initialise
 from aprune.maths.seed import derive_seed
 from aprune.tasks import Task
@@ -76,6 +76,16 @@ class Retraining:
     start_from: Trained | None = None
     bare: bool = False
     checkpoint: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        kinds = (
+            (self.architecture, Architecture, "architecture", "Architecture.load(path) reads one"),
+            (self.recipe, Recipe, "recipe", "such as Recipe(steps=…, lr=…)"),
+            (self.start_from, Trained, "start_from", "load_model(path) reads one"),
+        )
+        check_kind(self.task, Task, "task", "load_task(…) returns one")
+        for given, kind, name, hint in kinds:
+            check_kind(given, kind, name, hint, optional=True)
 
 
 def transfer(
