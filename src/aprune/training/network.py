@@ -41,9 +41,9 @@ def network_for(
 
 
 def _check_precision(network: nn.Module) -> None:
-    """Refuse a network in half or double precision: the images it would be trained on are float32."""
+    """Refuse a network in half precision: steps of training are lost in its rounding."""
     types = {weight.dtype for weight in network.parameters() if weight.is_floating_point()}
-    if types and torch.float32 not in types:
+    if types and not types & {torch.float32, torch.float64}:
         raise ParentError(
             f"the network {type(network).__name__} has weights of {types.pop()}: expected"
             " torch.float32, so call .float() first; a GPU computes in bfloat16 by itself"
