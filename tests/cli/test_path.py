@@ -79,7 +79,7 @@ def test_find_as_json(aprune: Callable[..., Any], tmp_path: Path) -> None:
             "--out",
             tmp_path,
         ),
-        *("--exclude", "fc1.*", "--exclude", "nothing"),
+        *("--exclude", "fc1.weight", "--exclude", "fc1.bias"),
     )
     document = json.loads(ended.out)
     assert ended.err == ""

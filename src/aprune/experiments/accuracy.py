@@ -60,7 +60,8 @@ def draw_accuracy(frame: "pd.DataFrame") -> "Figure":
         for number, (method, points) in enumerate(curves):
             aside = dodge ** (number - (len(curves) - 1) / 2)
             _draw_curve(axes, method, points, aside, bands=len(curves) <= _FEW)
-        axes.set_ylabel("accuracy on the new task")
+        inside = frame.iloc[0].get("figure") == "figure2"
+        axes.set_ylabel("accuracy on unseen images" if inside else "accuracy on the new task")
         axes.set_title(_describe(frame))
         _finish(below, sparsities_of(frame))
         # below the axes: inside, it would lie on the dense parent's band

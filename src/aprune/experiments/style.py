@@ -189,7 +189,7 @@ def make_logarithmic(axes: "Axes") -> None:
 
 
 def add_legend(figure: "Figure", handles: list[Any], labels: list[str], *, most: int) -> None:
-    """Put a legend below the axes, in as many columns as there is room for, at most `most`.
+    """Put a legend below the axes, in as few rows as there is room for, with at most `most` columns.
 
     Example:
         >>> with styled():
@@ -199,8 +199,11 @@ def add_legend(figure: "Figure", handles: list[Any], labels: list[str], *, most:
         >>> figure.legends[0]._ncols
         1
     """
+    number = len(handles)
     for columns in range(most, 0, -1):
-        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        rows = -(-number // columns)
+        even = -(-number // rows)  # no row is longer than so many rows need
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=even)
         if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
             return
         legend.remove()
