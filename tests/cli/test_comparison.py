@@ -131,6 +131,8 @@ def test_compare_needs_something_to_compare(aprune: Callable[..., Any]) -> None:
     aprune("compare", "--parent", "mlp").assert_refused("--from", "--preset")
     aprune("compare", "--preset", "tasks", "--steps", 5).assert_refused("leave out --steps")
     aprune("compare", "--preset", "life").assert_refused("'life'", "parents, tasks")
+    aprune("compare", "--preset", "bare", "--scale", "tiny").assert_refused("'tiny'", "small")
+    aprune(*SMALL, "--scale", "small").assert_refused("--scale is for a --preset")
     aprune("compare", "--preset", "parents").assert_refused("APRUNE_DATA")
 
 
@@ -142,11 +144,12 @@ def test_presets_have_a_folder_for_each_comparison(
         "logistic", digits, digits, ("random",), (0.5,), (0,), lrs=(0.1,), retrain_steps=5
     )
     two = {"first": tiny, "second": replace(tiny, seeds=(0, 1))}
-    monkeypatch.setattr(questions, "QUESTIONS", {"some": lambda seeds: two})
+    monkeypatch.setattr(questions, "QUESTIONS", {"some": lambda setting: two})
     ended = aprune("compare", "--preset", "some", "--out", tmp_path)
     assert ended.status == 0
     assert ended.out.index("first") < ended.out.index("second")
-    assert len(pd.read_parquet(tmp_path / "second" / "rows.parquet")) == 2
+    assert len(pd.read_parquet(tmp_path / "some" / "second" / "rows.parquet")) == 2
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 4  # what both need is done once
     document = json.loads(aprune("compare", "--preset", "some", "--out", tmp_path, "--json").out)
     assert [len(part["rows"]) for part in document.values()] == [1, 2]
 

@@ -7,13 +7,19 @@ import pytest
 
 from aprune.errors import SettingError
 from aprune.experiments import paper, questions
+from aprune.experiments.plan import Scale
 from aprune.methods import METHODS
 
 
-def changed(question: str, seeds: int = 5) -> dict[str, set[str]]:
-    """Name the fields in which the comparisons of a question differ from figure 5 of the paper."""
+def changed(question: str, seeds: int = 5, scale: Scale = "paper") -> dict[str, set[str]]:
+    """Name the fields in which the comparisons of a question differ from the main experiment.
+
+    At full size that is figure 5 of the paper.
+    """
     main = paper.plan("figure5", "vgg19_bn", seeds=seeds)
-    usual = {"sparsities", "also", "tuning_seeds", "figure"}  # how, not what
+    if scale == "small":
+        main = questions.SETTINGS["small"].main
+    usual = {"sparsities", "also", "tuning_seeds", "seeds", "figure"}  # how, not what
     return {
         name: {
             field.name
@@ -21,7 +27,7 @@ def changed(question: str, seeds: int = 5) -> dict[str, set[str]]:
             if getattr(comparison, field.name) != getattr(main, field.name)
         }
         - usual
-        for name, comparison in questions.ask(question, seeds).items()
+        for name, comparison in questions.ask(question, seeds, scale).items()
     }
 
 
@@ -75,6 +81,23 @@ def test_other_weights_differ_in_nothing_else() -> None:
     assert changed("bare") == {"vgg19_bn": set()}
     bare = {arm.method for arm in questions.ask("bare")["vgg19_bn"].arms() if arm.variant == "bare"}
     assert bare == {"ap", "random", "imp", "dense"}
+
+
+def test_the_small_scale_asks_the_same() -> None:
+    every = {name: changed(name, scale="small") for name in questions.QUESTIONS}
+    assert every == {
+        "methods": {"mlp": {"methods"}, "conv_bn": {"methods", "parent"}},
+        "parents": {name: {"parent"} for name in ("conv", "conv_bn", "resnet20")},
+        "tasks": {"digits-mnist": {"new_task"}, "digits-cifar10": {"new_task", "retrain_steps"}},
+        "starts": {"mlp": {"methods", "lrs"}, "conv_bn": {"methods", "lrs", "parent"}},
+        "bare": {"mlp": set(), "conv_bn": {"parent"}},
+    }
+
+
+def test_rates_of_the_small_scale_are_chosen_on_repetitions_that_count() -> None:
+    for seeds, expected in ((1, (0,)), (2, (0, 1)), (5, (0, 1, 2))):
+        (asked, *_) = questions.ask("bare", seeds, "small").values()
+        assert (asked.tuning_seeds, len(asked.seeds)) == (expected, seeds)
 
 
 def test_animals_are_no_vehicles() -> None:

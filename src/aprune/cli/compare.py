@@ -11,7 +11,12 @@ from aprune.cli.output import complain_of, output_folder, print_json, print_tabl
 from aprune.errors import SettingError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
+
+    from aprune.experiments.comparison import Comparison
+    from aprune.experiments.launch import Launcher
 
 EXAMPLE = (
     "Example: aprune compare --parent mlp --from digits --from-classes 0,1,2,3,4 --to digits"
@@ -38,10 +43,11 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="In place of all these, and of all but --seeds: methods, parents, tasks, starts or"
-            " bare, for a GPU.",
+            help="In place of all these, and of all but --scale and --seeds: methods, parents, tasks,"
+            " starts or bare. Give all presets one --out: they share runs.",
         ),
     ] = None,
+    scale: option.Scale = "paper",
     from_classes: Annotated[
         str | None, typer.Option(metavar="N|A,B,…", help="Classes of the search; else all.")
     ] = None,
@@ -106,14 +112,24 @@ def compare(
     from. Every run is kept as soon as it is done: after an interruption the same command goes on.
     """
     from aprune.experiments.comparison import Comparison, TaskChoice, compare
+    from aprune.experiments.questions import ask
 
     place = option.launcher(on, device)
     if preset is not None:
         _check_alone(context)
         with place as launcher:
-            doing = {"launcher": launcher, "time_limit": time_limit, "fresh": fresh}
-            _answer(preset, seeds, out, doing, json=json)
+            _answer(
+                ask(preset, seeds, scale),  # type: ignore[arg-type]
+                out,
+                preset,
+                launcher,
+                time_limit=time_limit,
+                fresh=fresh,
+                json=json,
+            )
         return
+    if scale != "paper":
+        raise SettingError("--scale is for a --preset: what is compared otherwise has its own size")
     if parent is None or search_task is None or new_task is None:
         raise SettingError("nothing to compare: give --parent, --from and --to, or a --preset")
     compared = option.read_list(methods, "--methods")
@@ -146,7 +162,9 @@ def compare(
     complain_of(frame.attrs)
 
 
-_BESIDE_A_PRESET = ("preset", "seeds", "out", "time_limit", "device", "on", "fresh", "json")
+# what may stand beside a preset
+_WHAT = ("preset", "scale", "seeds")
+_HOW = ("out", "time_limit", "device", "on", "fresh", "json")
 
 
 def _check_alone(context: typer.Context) -> None:
@@ -154,26 +172,38 @@ def _check_alone(context: typer.Context) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
-        if name not in _BESIDE_A_PRESET and source is not None and source.name == "COMMANDLINE":
+        if name not in (*_WHAT, *_HOW) and source is not None and source.name == "COMMANDLINE":
             raise SettingError(
                 f"a --preset says itself what is compared: leave out {parameter.opts[0]}"
             )
 
 
-def _answer(preset: str, seeds: int, out: Path, doing: dict[str, Any], *, json: bool) -> None:
-    """Do the comparisons of a preset one after another, each in a folder of its own."""
+def _answer(
+    comparisons: "Mapping[str, Comparison]",
+    out: Path,
+    preset: str,
+    launcher: "Launcher",
+    *,
+    time_limit: float | None,
+    fresh: bool,
+    json: bool,
+) -> None:
+    """Do the comparisons of a preset one after another: a folder each, and one store for all runs."""
     from aprune.experiments.comparison import compare
-    from aprune.experiments.questions import ask
+    from aprune.experiments.store import Store
     from aprune.progress import Clock
 
-    clock, documents = Clock(doing["time_limit"]), {}
-    for name, comparison in ask(preset, seeds).items():
-        with output_folder(out / name):
-            frame = compare(comparison, out / name, **{**doing, "time_limit": clock.left})
-        documents[name] = _document(frame, out / name)
+    store, clock, documents = Store(out, fresh=fresh), Clock(time_limit), {}
+    for name, comparison in comparisons.items():
+        folder = out / preset / name
+        with output_folder(folder):
+            frame = compare(
+                comparison, folder, store=store, launcher=launcher, time_limit=clock.left
+            )
+        documents[name] = _document(frame, folder)
         if not json:
             say(name)
-            _print(frame, out / name)
+            _print(frame, folder)
         complain_of(frame.attrs)
     if json:
         print_json(documents)

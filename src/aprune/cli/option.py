@@ -33,9 +33,19 @@ def _check_time_limit(seconds: float | None) -> float | None:
     return seconds
 
 
-def _check_place(place: str) -> str:
-    check_choice(place, "--on", ("here", "ray"))
-    return place
+def one_of(option: str, *choices: str) -> Callable[[str], str]:
+    """Return a callback that refuses all other values.
+
+    Example:
+        >>> one_of("--on", "here", "ray")("ray")
+        'ray'
+    """
+
+    def check(value: str) -> str:
+        check_choice(value, option, choices)
+        return value
+
+    return check
 
 
 Classes = Annotated[
@@ -89,6 +99,15 @@ TimeLimit = Annotated[
         help="Then stop; the same command does the rest.",
     ),
 ]
+Scale = Annotated[
+    str,
+    typer.Option(
+        "--scale",
+        metavar="NAME",
+        callback=one_of("--scale", "paper", "small"),
+        help="paper, or small: digits, for a CPU.",
+    ),
+]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Start over; else what was interrupted goes on.")
 ]
@@ -97,7 +116,7 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="WHERE",
-        callback=_check_place,
+        callback=one_of("--on", "here", "ray"),
         help="here, or ray: the cluster of RAY_ADDRESS, or all of this machine.",
     ),
 ]

@@ -57,14 +57,19 @@ def _make_command(name: str) -> Callable[..., None]:
         protocol: Annotated[
             str,
             typer.Option(
-                metavar="NAME", help="fair, or paper: weights and rates as it prints them."
+                metavar="NAME",
+                callback=option.one_of("--protocol", "fair", "paper"),
+                help="fair, or paper: weights and rates as it prints them.",
             ),
         ] = "fair",
-        scale: Annotated[
-            str, typer.Option(metavar="NAME", help="paper, or small: digits, for a CPU.")
-        ] = "paper",
+        scale: option.Scale = "paper",
         budget: Annotated[
-            str, typer.Option(metavar="NAME", help="paper, or quick for a first look.")
+            str,
+            typer.Option(
+                metavar="NAME",
+                callback=option.one_of("--budget", "paper", "quick"),
+                help="paper, or quick for a first look.",
+            ),
         ] = "paper",
         seeds: Annotated[
             int | None, typer.Option(metavar="N", help="Repetitions; else those of the budget.")
@@ -83,9 +88,9 @@ def _make_command(name: str) -> Callable[..., None]:
         from aprune.experiments import paper
 
         settings = {
-            "protocol": _one_of(protocol, ("fair", "paper"), "--protocol"),
-            "scale": _one_of(scale, ("paper", "small"), "--scale"),
-            "budget": _one_of(budget, ("paper", "quick"), "--budget"),
+            "protocol": protocol,
+            "scale": scale,
+            "budget": budget,
             "seeds": seeds,
             "sparsities": None if sparsity is None else option.read_sparsities(sparsity),
             "images": images,
@@ -130,12 +135,6 @@ def redraw_figures(
     with output_folder(out):
         written = paper.redraw(frame, out, first)
     _report(frame, first, written, out, as_json=json)
-
-
-def _one_of(value: str, known: tuple[str, ...], name: str) -> str:
-    if value not in known:
-        raise SettingError(f"got {value!r} for {name}: expected {' or '.join(known)}")
-    return value
 
 
 def _report(

@@ -81,6 +81,7 @@ def compare(
 
     out = check_writable(out)
     store = store or Store(out, fresh=fresh)
+    met_before = len(store.damaged)
     launcher = launcher or Here(choose_device(device))
     work = _Work(comparison, store, launcher, time_limit)
     with bar(comparison.figure or "comparison", work.size, show=progress) as advance:
@@ -96,7 +97,9 @@ def compare(
         style.save(draw_accuracy(frame), out / "comparison")
         if not comparison.figure:
             _write_more(frame, pd.DataFrame(work.densities), out)
-    frame.attrs["damaged"] = [str(path) for path in store.damaged]  # not for the file of rows
+    frame.attrs["damaged"] = [  # not for the file of rows
+        str(path) for path in store.damaged[met_before:]
+    ]
     frame.attrs["dead"] = work.dead
     return frame
 

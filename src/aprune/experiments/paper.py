@@ -20,7 +20,7 @@ from aprune.experiments.accuracy import draw_accuracy
 from aprune.experiments.claims import judge, judge_convergence
 from aprune.experiments.comparison import compare
 from aprune.experiments.launch import Launcher
-from aprune.experiments.plan import Comparison, Protocol, TaskChoice
+from aprune.experiments.plan import Comparison, Protocol, Scale, TaskChoice
 from aprune.experiments.rows import read_rows as read_file
 from aprune.experiments.store import Store
 from aprune.files import check_writable, writing
@@ -36,7 +36,6 @@ TABLE1 = "figure5"
 RATES_OF = {"figure4": "figure5", "figure6": "figure7"}
 """Figures that take the learning rates of another, whose images are a half of theirs."""
 
-Scale = Literal["paper", "small"]
 Budget = Literal["paper", "quick"]
 
 

@@ -97,6 +97,7 @@ class Trial:
 
 
 Protocol = Literal["fair", "paper"]
+Scale = Literal["paper", "small"]
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,23 @@
 """What the paper leaves open, as comparisons: other methods, parents, less similar tasks, other weights.
 
-Each question is a few comparisons. They differ in one thing each from figure 5 of the paper: ten classes
-of CIFAR-100 with 500 images, with architectures from CIFAR-10.
+Each question is a few comparisons, which differ in one thing each from a main experiment. At full size
+that is figure 5 of the paper: architectures from CIFAR-10, ten classes of CIFAR-100 with 500 images. On
+the small scale they come from the digits 0 to 4, and go to the digits 5 to 9 with 50 images.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from aprune.errors import SettingError
-from aprune.experiments.plan import DENSE, Comparison, TaskChoice
+from aprune.experiments.plan import DENSE, Comparison, Scale, TaskChoice
 from aprune.methods import METHODS
 from aprune.tasks import load_task
 
+Comparisons = dict[str, Comparison]
+
 _METHODS = ("ap", "random", "imp", "dense")
+_STARTS = ("normal", "he", "he_density", "he_fan_in", "rewound", "fine_tuned")
 _IMAGES = 500
 _SIZE = 32  # of all images, so that a VGG can read digits too
 
@@ -29,72 +33,129 @@ bicycle bus motorcycle pickup_truck train lawn_mower rocket streetcar tank tract
 """
 
 
-def _base(seeds: int) -> Comparison:
-    return Comparison(
-        "vgg19_bn",
-        TaskChoice("cifar10"),
-        TaskChoice("cifar100", classes=10, images=_IMAGES),
-        methods=_METHODS,
-        sparsities=(0.95, 0.99),
-        seeds=tuple(range(seeds)),
-        tuning_seeds=(0,),  # thousands of training images are left over to choose by
-    )
-
-
-def _methods(seeds: int) -> dict[str, Comparison]:
-    """Return every method there is, on two parents."""
-    base = replace(_base(seeds), methods=(*METHODS, DENSE))
-    return {
-        "vgg19_bn": replace(base, sparsities=(0.9, 0.95, 0.98, 0.99)),
-        "resnet18": replace(base, parent="resnet18"),
-    }
-
-
-def _parents(seeds: int) -> dict[str, Comparison]:
-    """Return the same tasks with other parents."""
-    parents = ("vgg16_bn", "resnet18", "resnet50")
-    return {parent: replace(_base(seeds), parent=parent) for parent in parents}
-
-
-def _tasks(seeds: int) -> dict[str, Comparison]:
-    """Return the same parent on tasks that have less to do with each other."""
-    base = _base(seeds)
+def _large_tasks(main: Comparison) -> Comparisons:
     digits = TaskChoice("mnist", size=_SIZE)
     return {
-        "cifar10-mnist": replace(base, new_task=replace(digits, images=_IMAGES)),
-        "mnist-cifar100": replace(base, search_task=digits),
+        "cifar10-mnist": replace(main, new_task=replace(digits, images=_IMAGES)),
+        "mnist-cifar100": replace(main, search_task=digits),
         "animals-vehicles": replace(
-            base,
+            main,
             search_task=TaskChoice("cifar100", classes=_present(_ANIMALS)),
             new_task=TaskChoice("cifar100", classes=_present(_VEHICLES), images=_IMAGES),
         ),
     }
 
 
-def _starts(seeds: int) -> dict[str, Comparison]:
-    """Return the same architectures from other weights, and what keeping the weights is worth.
-
-    Weights that were trained before want to be moved less: there are smaller rates to choose from.
-    """
-    ways = ("normal", "he", "he_density", "he_fan_in", "rewound", "fine_tuned")
-    parents = ("vgg19_bn", "vgg19")
+def _small_tasks(main: Comparison) -> Comparisons:
+    images = replace(main.new_task, name="mnist", size=8)
+    photographs = TaskChoice("cifar10", images=_IMAGES, size=8)
     return {
-        parent: replace(
-            _base(seeds),
-            parent=parent,
-            methods=("ap", "dense"),
-            also=(*(("ap", way) for way in ways), ("dense", "fine_tuned")),
-            lrs=(0.02, 0.05, 0.1, 0.2),
-        )
-        for parent in parents
+        "digits-mnist": replace(main, new_task=images),
+        # what takes photographs longer is left to the recipe
+        "digits-cifar10": replace(main, new_task=photographs, retrain_steps=None),
     }
 
 
-def _bare(seeds: int) -> dict[str, Comparison]:
+@dataclass(frozen=True)
+class Setting:
+    """Where the questions are asked.
+
+    Attributes:
+        main: The experiment that all others differ from.
+        methods: On which parents all methods are compared, and at which sparsities.
+        parents: Other parents.
+        tasks: From the main experiment to those on tasks that have less to do with each other.
+        starts: On which parents other weights are tried.
+        low_rates: Offered there in place of the usual ones: weights that were trained before want to be
+            moved less.
+        bare: On which parents bare architectures are tried.
+    """
+
+    main: Comparison
+    methods: Mapping[str, tuple[float, ...]]
+    parents: tuple[str, ...]
+    tasks: Callable[[Comparison], Comparisons]
+    starts: tuple[str, ...]
+    low_rates: tuple[float, ...]
+    bare: tuple[str, ...]
+
+
+_ALL_METHODS = (0.9, 0.95, 0.98, 0.99)
+_DIGITS = TaskChoice("digits", classes=(0, 1, 2, 3, 4))
+
+SETTINGS: Mapping[Scale, Setting] = MappingProxyType(
+    {
+        "paper": Setting(
+            main=Comparison(
+                "vgg19_bn",
+                TaskChoice("cifar10"),
+                TaskChoice("cifar100", classes=10, images=_IMAGES),
+                methods=_METHODS,
+                tuning_seeds=(0,),  # thousands of training images are left over to choose by
+            ),
+            methods={"vgg19_bn": _ALL_METHODS, "resnet18": (0.95, 0.99)},
+            parents=("vgg16_bn", "resnet18", "resnet50"),
+            tasks=_large_tasks,
+            starts=("vgg19_bn", "vgg19"),
+            low_rates=(0.02, 0.05, 0.1, 0.2),
+            bare=("vgg19_bn",),
+        ),
+        # for a CPU, in minutes
+        "small": Setting(
+            main=Comparison(
+                "mlp",
+                _DIGITS,
+                TaskChoice("digits", classes=(5, 6, 7, 8, 9), images=50),
+                methods=_METHODS,
+                search_steps=500,
+                retrain_steps=400,
+                lrs=(0.05, 0.1, 0.2, 0.4, 0.8),
+            ),
+            methods={"mlp": _ALL_METHODS, "conv_bn": _ALL_METHODS},
+            parents=("conv", "conv_bn", "resnet20"),
+            tasks=_small_tasks,
+            starts=("mlp", "conv_bn"),
+            low_rates=(0.02, 0.05, 0.1, 0.2, 0.4, 0.8),
+            bare=("mlp", "conv_bn"),
+        ),
+    }
+)
+
+
+def _methods(setting: Setting) -> Comparisons:
+    """Return every method there is."""
+    main = replace(setting.main, methods=(*METHODS, DENSE))
+    return {
+        parent: replace(main, parent=parent, sparsities=sparsities)
+        for parent, sparsities in setting.methods.items()
+    }
+
+
+def _parents(setting: Setting) -> Comparisons:
+    """Return the same tasks with other parents."""
+    return {parent: replace(setting.main, parent=parent) for parent in setting.parents}
+
+
+def _tasks(setting: Setting) -> Comparisons:
+    """Return the same parent on tasks that have less to do with each other."""
+    return setting.tasks(setting.main)
+
+
+def _starts(setting: Setting) -> Comparisons:
+    """Return the same architectures from other weights, and what keeping the weights is worth."""
+    main = replace(
+        setting.main,
+        methods=("ap", "dense"),
+        also=(*(("ap", way) for way in _STARTS), ("dense", "fine_tuned")),
+        lrs=setting.low_rates,
+    )
+    return {parent: replace(main, parent=parent) for parent in setting.starts}
+
+
+def _bare(setting: Setting) -> Comparisons:
     """Return architectures with one weight a layer and its negative."""
-    compared = ("ap", "random", "imp", "dense")
-    also = tuple((method, "bare") for method in compared)
-    return {"vgg19_bn": replace(_base(seeds), methods=compared, also=also)}
+    main = replace(setting.main, also=tuple((method, "bare") for method in _METHODS))
+    return {parent: replace(main, parent=parent) for parent in setting.bare}
 
 
 def _present(names: str) -> tuple[str, ...]:
@@ -103,7 +164,7 @@ def _present(names: str) -> tuple[str, ...]:
     return tuple(name for name in names.split() if name in there)
 
 
-QUESTIONS: Mapping[str, Callable[[int], dict[str, Comparison]]] = MappingProxyType(
+QUESTIONS: Mapping[str, Callable[[Setting], Comparisons]] = MappingProxyType(
     {
         "methods": _methods,
         "parents": _parents,
@@ -112,16 +173,26 @@ QUESTIONS: Mapping[str, Callable[[int], dict[str, Comparison]]] = MappingProxyTy
         "bare": _bare,
     }
 )
-"""From the name of a question to its comparisons, for so many seeds."""
+"""From the name of a question to its comparisons in a setting."""
 
 
-def ask(question: str, seeds: int = 3) -> dict[str, Comparison]:
+def ask(question: str, seeds: int = 3, scale: Scale = "paper") -> Comparisons:
     """Return the comparisons of a question, by name.
+
+    Args:
+        question: One of `QUESTIONS`.
+        seeds: Repetitions.
+        scale: `paper`, or `small` for a CPU.
 
     Example:
         >>> list(ask("parents", seeds=2))
         ['vgg16_bn', 'resnet18', 'resnet50']
+        >>> ask("bare", scale="small")["mlp"].new_task.name
+        'digits'
     """
     if question not in QUESTIONS:
         raise SettingError(f"unknown preset {question!r}: expected one of {', '.join(QUESTIONS)}")
-    return QUESTIONS[question](seeds)
+    setting = SETTINGS[scale]
+    main, repetitions = setting.main, tuple(range(seeds))
+    repeated = replace(main, seeds=repetitions, tuning_seeds=main.tuning_seeds[:seeds])
+    return QUESTIONS[question](replace(setting, main=repeated))
