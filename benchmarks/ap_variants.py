@@ -1,8 +1,8 @@
 """Would AP find better architectures if its search went otherwise? Changes that are no settings.
 
-Weights that go back to their start, or are drawn anew, while connections go; layers that each take a step
-of w of their own; mixed images. Judged on training images of the new task that are not learnt from, with
-seeds that no other table uses; differences to the search as it is are taken seed by seed.
+Weights that go back to their start, or are drawn anew, while connections go; layers that each take a
+step of w of their own; mixed images. Judged on training images of the new task that are not learnt from,
+with seeds that no other table uses; differences to the search as it is are taken seed by seed.
 
     python benchmarks/ap_variants.py --parent conv_bn --seeds 12
 

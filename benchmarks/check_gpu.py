@@ -22,8 +22,8 @@ from torch import nn
 
 import aprune as ap
 from aprune.initialise import initialise
-from aprune.methods.attached import Search
 from aprune.methods.protocol import Outcome, Problem
+from aprune.methods.searching import Search
 from aprune.training import Curve, choose_device, fit_masked
 from aprune.training.engine import EngineName
 from aprune.training.fused import FusedUpdate

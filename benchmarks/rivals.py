@@ -9,8 +9,8 @@ from torch.nn.utils import prune
 
 import aprune as ap
 from aprune.connections import parametrise
-from aprune.methods.ap import _draw_w
 from aprune.methods.edge_popup import Popup, draw_scores
+from aprune.methods.searching import draw_w
 from aprune.training.device import place
 
 KEPT = 0.1  # fraction of the connections that the pruned rivals leave
@@ -29,7 +29,7 @@ class SoftMask(nn.Module):
 
 def mask_by_autograd(model: nn.Module) -> None:
     method = ap.AP(sparsity=0.9)
-    for name, w in _draw_w(method, ap.find_connections(model), seed=0).items():
+    for name, w in draw_w(method, ap.find_connections(model), seed=0).items():
         parametrise(model, name, SoftMask(w, method.t_l))
 
 

@@ -38,8 +38,7 @@ import aprune as ap
 from aprune.connections import attach_masks
 from aprune.files import writing
 from aprune.initialise import initialise
-from aprune.methods.ap import _draw_w
-from aprune.methods.attached import Search
+from aprune.methods.searching import Search, draw_w
 from aprune.training import Hook, choose_device
 from aprune.training.device import one_thread
 from aprune.training.engine import Engine, Level, compile_network
@@ -158,7 +157,7 @@ def leave_dense(model: nn.Module) -> None:
 
 def start_search(model: nn.Module, *, parametrised: bool = False) -> list[Hook]:
     connections = ap.find_connections(model)
-    w = _draw_w(SEARCH, connections, seed=0)
+    w = draw_w(SEARCH, connections, seed=0)
     if parametrised:
         attach_masks(model, w, SEARCH.t_l, SEARCH.t_s)
     return [Search(model, SEARCH, connections, w, attached=parametrised)]

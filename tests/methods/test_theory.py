@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from aprune import AP, Architecture, Recipe, attach, find, load_task
 from aprune.finding import search
 from aprune.maths.bound import error_constant
-from aprune.methods.attached import Search
+from aprune.methods.searching import Search
 from aprune.methods.theory import Theory
 from aprune.training import describe_settings
 from helpers import plain_descent, w_of

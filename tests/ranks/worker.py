@@ -21,7 +21,7 @@ import aprune as ap
 from aprune.errors import RankError
 from aprune.initialise import RandomNumbers
 from aprune.methods import METHODS, find_method
-from aprune.methods.attached import Search
+from aprune.methods.searching import Search
 from aprune.tensor_file import pieces_of
 from aprune.training import checkpoint
 from aprune.training.ranks import Team, joined

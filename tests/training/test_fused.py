@@ -15,9 +15,8 @@ import aprune.parents.vgg
 from aprune import AP, Recipe, build_parent, find_connections, load_task
 from aprune.errors import SettingError
 from aprune.initialise import initialise
-from aprune.methods.ap import _draw_w
-from aprune.methods.attached import Search
 from aprune.methods.protocol import Outcome, Problem
+from aprune.methods.searching import Search, draw_w
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training import fit
@@ -240,7 +239,7 @@ def test_the_state_in_the_middle_of_a_search_has_the_weights_themselves() -> Non
     model = network(task, "mlp")
     chosen = dict(list(find_connections(model).items())[:1])  # the others are left alone
     method = replace(AP(), sparsity=0.5, steps=10)
-    search = Search(model, method, chosen, _draw_w(method, chosen, 0), attached=False)
+    search = Search(model, method, chosen, draw_w(method, chosen, 0), attached=False)
     fused = FusedUpdate(model, RECIPE, mover=search)
     search.behind = fused.weights()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -296,7 +295,7 @@ def test_what_is_on_is_counted_along_the_way() -> None:
     model = network(task, "logistic")
     connections = find_connections(model)
     method = replace(AP(), sparsity=0.5, steps=10, dense_start=0.0)
-    search = Search(model, method, connections, _draw_w(method, connections, 0), attached=False)
+    search = Search(model, method, connections, draw_w(method, connections, 0), attached=False)
     fused = FusedUpdate(model, RECIPE, mover=search)
     with fused.in_place():
         fit(model, task, RECIPE.but(steps=10), seed=0, hooks=[search], update=fused)

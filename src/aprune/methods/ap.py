@@ -9,29 +9,16 @@ until the sparsity asked for is reached; then w is frozen. The architecture is m
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
-import torch
-from torch import Tensor, nn
-
-from aprune.connections import (
-    attach_masks,
-    check_patterns,
-    find_connections,
-    list_patterns,
-    uncompiled,
-)
 from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.maths.schedules import Schedule, find_schedule
-from aprune.maths.seed import derive_seed
-from aprune.maths.select import keep_count
-from aprune.methods.attached import Search, sparsities_of
 from aprune.methods.protocol import Method, Outcome, Problem
+from aprune.methods.searching import Search, draw_w
 from aprune.methods.setting import is_number
-from aprune.methods.theory import Recorder
 from aprune.training import choose_engine, fit, no_more_than_captured
 from aprune.training.fused import FusedUpdate
 from aprune.training.update import Update
@@ -159,13 +146,13 @@ class AP(Method):
         with contextlib.ExitStack() as stack:
             update: Update | None = None
             if level in ("fused", "compiled"):
-                w = _draw_w(method, chosen, seed)
+                w = draw_w(method, chosen, seed)
                 search = Search(model, method, chosen, w, weights=keeps, attached=False)
                 fused = FusedUpdate(model, recipe, mover=search, shape=problem.task.shape)
                 search.count_active, search.behind = fused.active, fused.weights()
                 update = stack.enter_context(fused.in_place())
             else:
-                search = _attach(model, method, chosen, seed=seed, weights=keeps)
+                search = Search.over(model, method, chosen, seed=seed, weights=keeps)
             curve = fit(
                 model,
                 problem.task,
@@ -186,87 +173,3 @@ class AP(Method):
             trained=True,
             notes=search.notes(),
         )
-
-
-def attach(
-    model: nn.Module,
-    method: AP,
-    *,
-    include: str | Sequence[str] | None = None,
-    exclude: str | Sequence[str] | None = None,
-    seed: int = 0,
-    weights: bool = False,
-) -> Search:
-    """Attach a search to `model` in place, for a training loop of your own.
-
-    Any optimiser may train the weights; `search.step()` trains the mask. For the paper's penalty on
-    the weights, give the optimiser a `weight_decay` of 2γ.
-
-    Args:
-        model: Any network; its connections are parametrised in place. Its weights stay as they are.
-        method: Settings, with `sparsity` and `steps`.
-        include: Patterns of parameters to search over (see `find_connections`).
-        exclude: Patterns of parameters to leave alone.
-        seed: Of the initial w.
-        weights: Whether to keep the weights that go with each architecture.
-
-    Example:
-        >>> _ = torch.manual_seed(0)
-        >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
-        >>> optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-        >>> search = attach(model, AP(sparsity=0.75, steps=50))
-        >>> for _ in range(50):
-        ...     x = torch.randn(32, 8)
-        ...     loss = nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long())
-        ...     optimiser.zero_grad()
-        ...     loss.backward()
-        ...     optimiser.step()
-        ...     search.step()
-        >>> search.architecture().kept, search.architecture().total
-        (40, 160)
-    """
-    if not isinstance(method, AP):
-        given = getattr(method, "name", None) or type(method).__name__
-        raise SettingError(
-            f"attach got {given}: expected AP(sparsity=…, steps=…); other methods are for find"
-        )
-    if method.sparsity is None or method.steps is None:
-        raise SettingError(
-            "attach needs to know where to go: give the method a sparsity and steps, "
-            "as in AP(sparsity=0.9, steps=1000)"
-        )
-    if method.steps < 2:
-        raise SettingError(f"steps is {method.steps}: expected at least 2")
-    model = uncompiled(model)
-    connections = find_connections(model, include=include, exclude=exclude)
-    check_patterns(model, include, exclude)
-    search = _attach(model, method, connections, seed=seed, weights=weights)
-    search.origin = {"include": list_patterns(include), "exclude": list_patterns(exclude)}
-    return search
-
-
-def _attach(
-    model: nn.Module,
-    method: AP,
-    connections: Mapping[str, nn.Parameter],
-    *,
-    seed: int,
-    weights: bool,
-) -> Search:
-    w = _draw_w(method, connections, seed)
-    masks = attach_masks(model, w, method.t_l, method.t_s)
-    recorder = None
-    if method.record:
-        recorder = Recorder(list(masks.values()), list(w.values()), method.t_l, method.t_s)
-    return Search(model, method, connections, w, weights=weights, recorder=recorder)
-
-
-def _draw_w(method: AP, connections: Mapping[str, nn.Parameter], seed: int) -> dict[str, Tensor]:
-    for sparsity in sparsities_of(method):
-        keep_count(sum(theta.numel() for theta in connections.values()), sparsity)
-    w = {}
-    for name, theta in connections.items():
-        generator = torch.Generator(theta.device).manual_seed(derive_seed(seed, "w", name))
-        draw = torch.empty_like(theta, dtype=torch.float32, requires_grad=False)
-        w[name] = draw.normal_(generator=generator).abs_().mul_(method.w_scale)
-    return w

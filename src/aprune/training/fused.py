@@ -48,7 +48,7 @@ class Descent(Protocol):
 
 
 class Mover(Protocol):
-    """What moves w in a search; `methods.attached.Search` is one.
+    """What moves w in a search; `methods.searching.Search` is one.
 
     Attributes:
         w: The mask parameters, by the name of the weight.

@@ -3,16 +3,17 @@
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from aprune.architecture import Architecture
 from aprune.architecture.bits import as_tensor, pack, unpack
-from aprune.connections import fold, has_norm
+from aprune.connections import attach_masks, fold, has_norm
 from aprune.errors import NetworkWarning, SearchError, SettingError
 from aprune.maths.schedules import find_schedule, ramp
+from aprune.maths.seed import derive_seed
 from aprune.maths.select import check_sparsity, keep_count, keep_largest
 from aprune.methods.descent import Descent
 from aprune.methods.protocol import Masks, masked_state
@@ -76,6 +77,24 @@ class Search(Hook):
         self._step = 0
         self._phase = ""
         self._enter("descent" if self._first_descent == 0 else "dense")
+
+    @classmethod
+    def over(
+        cls,
+        model: nn.Module,
+        method: "AP",
+        connections: Mapping[str, nn.Parameter],
+        *,
+        seed: int,
+        weights: bool,
+    ) -> Self:
+        """Lay masks over the connections of a network, and begin."""
+        w = draw_w(method, connections, seed)
+        masks = attach_masks(model, w, method.t_l, method.t_s)
+        recorder = None
+        if method.record:
+            recorder = Recorder(list(masks.values()), list(w.values()), method.t_l, method.t_s)
+        return cls(model, method, connections, w, weights=weights, recorder=recorder)
 
     @property
     def phase(self) -> Hashable:
@@ -319,3 +338,15 @@ def sparsities_of(method: "AP") -> tuple[float, ...]:
     """Return the sparsities that a method is asked for, in rising order."""
     asked = method.sparsity if isinstance(method.sparsity, Sequence) else [method.sparsity]
     return tuple(sorted({check_sparsity(s) for s in asked if s is not None}))
+
+
+def draw_w(method: "AP", connections: Mapping[str, nn.Parameter], seed: int) -> dict[str, Tensor]:
+    """Draw w₀ for connections that are enough for what is asked."""
+    for sparsity in sparsities_of(method):
+        keep_count(sum(theta.numel() for theta in connections.values()), sparsity)
+    w = {}
+    for name, theta in connections.items():
+        generator = torch.Generator(theta.device).manual_seed(derive_seed(seed, "w", name))
+        draw = torch.empty_like(theta, dtype=torch.float32, requires_grad=False)
+        w[name] = draw.normal_(generator=generator).abs_().mul_(method.w_scale)
+    return w
