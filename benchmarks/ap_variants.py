@@ -1,8 +1,9 @@
 """Would AP find better architectures if its search went otherwise? Changes that are no settings.
 
 Weights that go back to their start, or are drawn anew, while connections go; layers that each take a
-step of w of their own; mixed images. Judged on training images of the new task that are not learnt from,
-with seeds that no other table uses; differences to the search as it is are taken seed by seed.
+step of w of their own; w that all start in one place; mixed images. Judged on training images of the
+new task that are not learnt from, with seeds that no other table uses; differences to the search as it
+is are taken seed by seed.
 
     python benchmarks/ap_variants.py --parent conv_bn --seeds 12
 
@@ -26,6 +27,7 @@ from aprune.files import writing
 from aprune.initialise import initialise
 from aprune.maths.statistics import paired_interval, summarise
 from aprune.methods import ap as method
+from aprune.methods import searching
 from aprune.methods.descent import Descent
 from aprune.progress import Clock
 from aprune.training import Hook
@@ -85,6 +87,14 @@ def update_by_layer(self: Descent) -> None:
 usual_update = Descent.update
 
 
+def draw_in_one_place(*given: Any) -> dict[str, Tensor]:
+    """Draw w between 1 and a little more, so that what it learns decides, and not how it was drawn."""
+    return {name: w.mul_(0.005).add_(1.0) for name, w in usual_draw(*given).items()}
+
+
+usual_draw = searching.draw_w
+
+
 def search(name: str, parent: str, task: ap.Task, seed: int) -> list[ap.Architecture]:
     recipe = ap.Recipe.for_search(ap.build_parent(parent, task), task).but(steps=STEPS)
     with patches(name, parent, seed):
@@ -92,11 +102,11 @@ def search(name: str, parent: str, task: ap.Task, seed: int) -> list[ap.Architec
             recipe = recipe.but(mixup=0.5)
         if name == "twice as long":
             recipe = recipe.but(steps=2 * STEPS)
-        settings = {"dense_start": 0.1} if name == "drawn anew from 0.1 on" else {}
+        ap_as_named = replace(ap.AP(), **SETTINGS.get(name, {}))
+        wanted = list(SPARSITIES)
         return ap.find(
-            parent, task, replace(ap.AP(), **settings), sparsity=list(SPARSITIES), seed=seed,
-            recipe=recipe, device="cpu",
-        )  # fmt: skip
+            parent, task, ap_as_named, sparsity=wanted, seed=seed, recipe=recipe, device="cpu"
+        )
 
 
 @contextlib.contextmanager
@@ -115,9 +125,19 @@ def patches(name: str, parent: str, seed: int) -> Iterator[None]:
     elif name == "a step by layer":
         with mock.patch.object(Descent, "update", update_by_layer):
             yield
+    elif name.startswith("w from one place"):
+        with mock.patch.object(searching, "draw_w", draw_in_one_place):
+            yield
     else:
         yield
 
+
+SETTINGS: dict[str, dict[str, float]] = {
+    "drawn anew from 0.1 on": {"dense_start": 0.1},
+    "w from one place, t_s = 3": {"t_s": 3.0},
+    "w from one place, t_s = 1": {"t_s": 1.0},
+    "w from one place, w_step = 0.003": {"w_step": 0.003},
+}
 
 VARIANTS = (
     "as it is",
@@ -128,6 +148,10 @@ VARIANTS = (
     "drawn anew, 4 times",
     "drawn anew from 0.1 on",
     "a step by layer",
+    "w from one place",
+    "w from one place, t_s = 3",
+    "w from one place, t_s = 1",
+    "w from one place, w_step = 0.003",
     "mixed images",
 )
 
