@@ -114,6 +114,21 @@ def test_rates_are_those_that_the_runs_for_tuning_speak_for(
     assert rows.groupby(ARM)["lr"].unique().map(list).to_dict() == best.map(lambda x: [x]).to_dict()
 
 
+def test_densities_are_those_of_the_searches() -> None:
+    path = PAPER / "vgg19_bn-fair" / "figure5" / "densities.parquet"
+    keys = ["method", "seed", "sparsity", "layer"]
+    known = pd.read_parquet(path).set_index(keys)["density"].to_dict()
+    searched = {}
+    for entry in read_runs(PAPER / "vgg19_bn-runs.tar.xz"):
+        about, result = entry["description"], entry["result"]
+        if about["kind"] == "search":
+            for sparsity, layers in zip(about["sparsities"], result["densities"], strict=True):
+                for layer, density in layers.items():
+                    searched[about["method"]["name"], about["seed"], sparsity, layer] = density
+    assert len(known) == 3 * 5 * 7 * 19
+    assert known == searched
+
+
 @each_figure
 def test_figures_are_whole(path: Path) -> None:
     plan, rows = planned(path), pd.read_parquet(path / "rows.parquet")
@@ -126,11 +141,12 @@ def test_figures_are_whole(path: Path) -> None:
 def test_pages_are_what_the_rows_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # pictures differ from machine to machine
     monkeypatch.setattr(paper.style, "save", lambda *_: [])
-    for draw in ("draw_accuracy", "draw_table1"):
+    for draw in ("draw_accuracy", "draw_densities", "draw_table1"):
         monkeypatch.setattr(paper, draw, lambda _: None)
     monkeypatch.setattr(paper.figure1, "draw", lambda _: None)
     results = PAPER.parent
-    paper.redraw(paper.read_rows(results), tmp_path, paper.read_convergence(results))
+    first, densities = paper.read_convergence(results), paper.read_densities(results)
+    paper.redraw(paper.read_rows(results), tmp_path, first, densities)
     pages = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.md")}
     # `table.md` is written by the comparison itself
     kept = {path.relative_to(PAPER) for path in PAPER.rglob("*.md") if path.name != "table.md"}

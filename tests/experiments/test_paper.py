@@ -159,7 +159,10 @@ def test_figures_share_searches_and_rows_can_be_drawn_again(
     pd.testing.assert_frame_equal(
         rows.sort_values(keys, ignore_index=True), frame.sort_values(keys, ignore_index=True)
     )
-    written = paper.redraw(rows, tmp_path / "again")
+    densities = paper.read_densities(tmp_path / "all")
+    assert densities is not None
+    assert (densities.groupby(["protocol", "method", "seed", "layer"]).size() == 1).all()
+    written = paper.redraw(rows, tmp_path / "again", densities=densities)
     names = {str(path.relative_to(tmp_path / "again")) for path in written}
     assert {name for name in names if name.endswith((".png", ".md"))} == {
         "claims.md",
@@ -168,15 +171,18 @@ def test_figures_share_searches_and_rows_can_be_drawn_again(
         "logistic-fair/figure5.png",
         "logistic-fair/figure5.md",
         "logistic-fair/table1.png",
+        "logistic-fair/densities.png",
         "logistic-fair/claims.md",
         "logistic-paper/figure5.png",
         "logistic-paper/figure5.md",
         "logistic-paper/table1.png",
+        "logistic-paper/densities.png",
         "logistic-paper/claims.md",
     }
     assert all(path.stat().st_size > 0 for path in written)
     overview = (tmp_path / "again/claims.md").read_text()
     assert "[logistic-fair](logistic-fair/claims.md) | [logistic-paper]" in overview
+    assert "[densities](densities.png)" in (tmp_path / "again/logistic-fair/claims.md").read_text()
 
 
 def test_rows_of_others_need_no_more_than_nine_columns(tmp_path: Path) -> None:
@@ -191,6 +197,8 @@ def test_rows_of_others_need_no_more_than_nine_columns(tmp_path: Path) -> None:
     assert "| 0.9 | IMP | diverged | 0 (1 diverged) |  |" in table
     page = (tmp_path / "drawn/vgg19-fair/claims.md").read_text()
     assert "[figure 5](figure5.md)" in page
+    assert paper.read_densities(tmp_path) is None
+    assert "densities" not in page
 
 
 def test_rows_that_cannot_be_read_are_named(tmp_path: Path) -> None:

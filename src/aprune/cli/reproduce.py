@@ -112,7 +112,8 @@ def _make_command(name: str) -> Callable[..., None]:
             rows = paper.read_rows(out) if len(done) else done
             first = paper.read_convergence(out)
             # on the page is all that the folder has, not only what this call was asked for
-            written = paper.redraw(rows, out, first) if len(rows) else []
+            layers = paper.read_densities(out)
+            written = paper.redraw(rows, out, first, layers) if len(rows) else []
         rows.attrs.update(done.attrs)
         _report(rows, first, written, out, as_json=json)
 
@@ -133,7 +134,7 @@ def redraw_figures(
 
     frame, first = paper.read_rows(source), paper.read_convergence(source)
     with output_folder(out):
-        written = paper.redraw(frame, out, first)
+        written = paper.redraw(frame, out, first, paper.read_densities(source))
     _report(frame, first, written, out, as_json=json)
 
 

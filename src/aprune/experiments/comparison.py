@@ -44,9 +44,10 @@ def compare(
 ) -> "pd.DataFrame":
     """Do a comparison, or what is left of it, and write rows, a table and figures.
 
-    They are `rows.parquet`, `table.md` and `comparison`, and `tuning.parquet`, by which settings were
-    chosen; unless it has the name of a figure, also who beats whom (`matrix`), accuracy against the
-    steps of the search (`cost`), and how dense the layers are (`densities`, with rows).
+    They are `rows.parquet`, `table.md` and `comparison`, `tuning.parquet`, by which settings were
+    chosen, and `densities.parquet`, how dense the layers are; unless it has the name of a figure, also
+    drawings of these (`densities`), of who beats whom (`matrix`), and of accuracy against the steps of
+    the search (`cost`).
 
     Every search and retraining is kept under `out` as soon as it is done and never done again, and its
     state is written while it is under way, so that the same call resumes after an interruption. Several
@@ -90,13 +91,14 @@ def compare(
     frame.attrs["complete"] = complete
     with writing(out / "rows.parquet") as temporary:
         frame.to_parquet(temporary, index=False)
-    _write_tuning(work.tuning, out / "tuning.parquet")
+    _write_or_remove(work.tuning, out / "tuning.parquet")
+    _write_or_remove(work.densities, out / "densities.parquet")
     with writing(out / "table.md") as temporary:
         temporary.write_text(report.write_table(frame), encoding="utf-8")
     if frame["accuracy"].notna().any():
         style.save(draw_accuracy(frame), out / "comparison")
         if not comparison.figure:
-            _write_more(frame, pd.DataFrame(work.densities), out)
+            _draw_more(frame, pd.DataFrame(work.densities), out)
     frame.attrs["damaged"] = [  # not for the file of rows
         str(path) for path in store.damaged[met_before:]
     ]
@@ -104,18 +106,18 @@ def compare(
     return frame
 
 
-def _write_tuning(tried: list[dict[str, Any]], path: Path) -> None:
-    """Write what settings were chosen by; without a choice, what an earlier call left is not of it."""
+def _write_or_remove(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write a table; without rows, what an earlier call left is not of this one."""
     import pandas as pd
 
-    if not tried:
+    if not rows:
         path.unlink(missing_ok=True)
         return
     with writing(path) as temporary:
-        pd.DataFrame(tried).astype({"accuracy": "float64"}).to_parquet(temporary, index=False)
+        pd.DataFrame(rows).to_parquet(temporary, index=False)
 
 
-def _write_more(frame: "pd.DataFrame", densities: "pd.DataFrame", out: Path) -> None:
+def _draw_more(frame: "pd.DataFrame", densities: "pd.DataFrame", out: Path) -> None:
     style.save(cost.draw_cost(frame), out / "cost")
     if len(matrix.methods_of(frame)) > 1:
         style.save(matrix.draw_matrix(frame), out / "matrix")
@@ -123,8 +125,6 @@ def _write_more(frame: "pd.DataFrame", densities: "pd.DataFrame", out: Path) -> 
             temporary.write_text(matrix.write_matrix(frame), encoding="utf-8")
     if len(densities):
         style.save(draw_densities(densities), out / "densities")
-        with writing(out / "densities.parquet") as temporary:
-            densities.to_parquet(temporary, index=False)
 
 
 _COLUMNS = {
@@ -205,6 +205,9 @@ class _Work:
         runs = [self.plan.search(method, seed) for seed in seeds for method in c.methods]
         return [
             {
+                "figure": c.figure,
+                "parent": c.parent,
+                "protocol": c.protocol,
                 "method": run.method.name,
                 "seed": run.seed,
                 "sparsity": sparsity,
@@ -253,6 +256,7 @@ class _Work:
 
     def _describe_tried(self, arm: Arm, run: TransferRun) -> dict[str, Any]:
         """Return a row of a run that settings are chosen by; it never saw a test image."""
+        accuracy = self._known[run]["accuracy"]
         return {
             "method": arm.method,
             "variant": arm.variant,
@@ -263,7 +267,7 @@ class _Work:
             "lr": run.recipe.lr,
             "mixup": run.recipe.mixup,
             "steps": run.recipe.steps,
-            "accuracy": self._known[run]["accuracy"],
+            "accuracy": float("nan") if accuracy is None else accuracy,
         }
 
     def _make_row(self, arm: Arm, run: TransferRun) -> dict[str, Any]:

@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_MOST = 4  # panels in a row
+_PANEL = 2.2  # inches
+
+
 def draw_densities(densities: "pd.DataFrame") -> "Figure":
-    """Draw the density of every layer, a panel for each sparsity.
+    """Draw the density of every layer, a panel for each sparsity, four in a row.
 
     Args:
         densities: A row for each layer of each architecture: `method`, `seed`, `sparsity`, `layer`, its
@@ -25,9 +29,15 @@ def draw_densities(densities: "pd.DataFrame") -> "Figure":
 
     sparsities = sorted(densities["sparsity"].unique())
     floor = densities.loc[densities["density"] > 0, "density"].min() / 2
+    columns = min(_MOST, len(sparsities))
+    rows = -(-len(sparsities) // columns)
     with style.styled():
-        figure = style.make_figure(max(style.COLUMN_WIDTH, 2.6 * len(sparsities)), 2.8)
-        panels = figure.subplots(1, len(sparsities), sharey=True, squeeze=False)[0]
+        width = max(style.COLUMN_WIDTH, _PANEL * columns)
+        figure = style.make_figure(width, 0.7 + 2.1 * rows)
+        places = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+        for unused in places[len(sparsities) :]:
+            unused.remove()
+        panels = places[: len(sparsities)]
         for axes, sparsity in zip(panels, sparsities, strict=True):
             here = densities[densities["sparsity"] == sparsity]
             for method, part in here.groupby("method", sort=False):
@@ -47,8 +57,11 @@ def draw_densities(densities: "pd.DataFrame") -> "Figure":
             axes.set_yscale("log")
             axes.set_ylim(floor, 1.2)
             axes.set_title(f"sparsity {sparsity:g}")
-            axes.set_xlabel("layer, from the image on")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panels[0].set_ylabel("density")
+            axes.tick_params(labelbottom=True)  # nothing may stand below
+        for axes in panels[-columns:]:
+            axes.set_xlabel("layer, from the image on")
+        for axes in panels[::columns]:
+            axes.set_ylabel("density")
         style.add_legend(figure, *panels[0].get_legend_handles_labels(), most=5)
     return figure

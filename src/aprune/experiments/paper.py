@@ -19,6 +19,7 @@ from aprune.experiments import figure1, page, report, style
 from aprune.experiments.accuracy import draw_accuracy
 from aprune.experiments.claims import judge, judge_convergence
 from aprune.experiments.comparison import compare
+from aprune.experiments.densities import draw_densities
 from aprune.experiments.launch import Launcher
 from aprune.experiments.plan import Comparison, Protocol, Scale, TaskChoice
 from aprune.experiments.rows import read_rows as read_file
@@ -229,6 +230,21 @@ def read_convergence(folder: Path | str) -> "pd.DataFrame | None":
     return None
 
 
+def read_densities(folder: Path | str) -> "pd.DataFrame | None":
+    """Read how dense the layers of all figures under `folder` are, if that was written down."""
+    import pandas as pd
+
+    frames = [
+        rows[rows["figure"].isin(FIGURES)]
+        for rows in _read_all(folder)
+        if {"figure", "parent", "protocol", "layer", "density"} <= set(rows.columns)
+    ]
+    if not frames or not sum(map(len, frames)):
+        return None
+    # figures share their searches
+    return pd.concat(frames, ignore_index=True).drop(columns="figure").drop_duplicates()
+
+
 def _read_all(folder: Path | str) -> "Iterator[pd.DataFrame]":
     for path in sorted(
         Path(folder).rglob("[!.]*.parquet")
@@ -237,7 +253,10 @@ def _read_all(folder: Path | str) -> "Iterator[pd.DataFrame]":
 
 
 def redraw(
-    frame: "pd.DataFrame", out: Path | str, convergence: "pd.DataFrame | None" = None
+    frame: "pd.DataFrame",
+    out: Path | str,
+    convergence: "pd.DataFrame | None" = None,
+    densities: "pd.DataFrame | None" = None,
 ) -> list[Path]:
     """Draw every figure of the rows, and write its table and a page with the verdicts.
 
@@ -247,6 +266,7 @@ def redraw(
         frame: Rows of `reproduce`, of any parents and protocols.
         out: Folder; each parent and protocol gets one of its own in it.
         convergence: The frame of `figure1`, to be judged on the pages and drawn again.
+        densities: What `read_densities` returned, to be drawn.
 
     Returns:
         The files written.
@@ -274,10 +294,21 @@ def redraw(
         title = f"# {parent}, {protocol} protocol: what becomes of the paper's claims\n\n"
         text = page.write_page(pages[folder.name], page.table1(part))
         text += f"\nEvery cell, with the interval of AP − method: {', '.join(cells)}.\n"
+        layers = _part_of(densities, str(parent), str(protocol))
+        if layers is not None:
+            written += style.save(draw_densities(layers), folder / "densities")
+            text += "\nHow many connections each layer keeps: [densities](densities.png).\n"
         written.append(_write(folder / "claims.md", title + text))
     if len(pages) > 1:
         written.append(_write(out / "claims.md", page.write_overview(pages)))
     return written
+
+
+def _part_of(densities: "pd.DataFrame | None", parent: str, protocol: str) -> "pd.DataFrame | None":
+    if densities is None:
+        return None
+    part = densities[(densities["parent"] == parent) & (densities["protocol"] == protocol)]
+    return part if len(part) else None
 
 
 def _write(path: Path, text: str) -> Path:
