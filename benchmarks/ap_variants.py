@@ -27,7 +27,6 @@ from aprune.files import writing
 from aprune.initialise import initialise
 from aprune.maths.statistics import paired_interval, summarise
 from aprune.methods import ap as method
-from aprune.methods import searching
 from aprune.methods.descent import Descent
 from aprune.progress import Clock
 from aprune.training import Hook
@@ -86,14 +85,6 @@ def update_by_layer(self: Descent) -> None:
 usual_update = Descent.update
 
 
-def draw_in_one_place(*given: Any) -> dict[str, Tensor]:
-    """Draw w between 1 and a little more, so that what it learns decides, and not how it was drawn."""
-    return {name: w.mul_(0.005).add_(1.0) for name, w in usual_draw(*given).items()}
-
-
-usual_draw = searching.draw_w
-
-
 def search(name: str, parent: str, task: ap.Task, seed: int) -> list[ap.Architecture]:
     recipe = ap.Recipe.for_search(ap.build_parent(parent, task), task).but(steps=STEPS)
     with patches(name, parent, seed):
@@ -124,18 +115,17 @@ def patches(name: str, parent: str, seed: int) -> Iterator[None]:
     elif name == "a step by layer":
         with mock.patch.object(Descent, "update", update_by_layer):
             yield
-    elif name.startswith("w from one place"):
-        with mock.patch.object(searching, "draw_w", draw_in_one_place):
-            yield
     else:
         yield
 
 
+ONE_PLACE = {"w_start": 1.0, "w_scale": 0.01}
 SETTINGS: dict[str, dict[str, float]] = {
     "drawn anew from 0.1 on": {"dense_start": 0.1},
-    "w from one place, t_s = 3": {"t_s": 3.0},
-    "w from one place, t_s = 1": {"t_s": 1.0},
-    "w from one place, w_step = 0.003": {"w_step": 0.003},
+    "w from one place": ONE_PLACE,
+    "w from one place, t_s = 3": {**ONE_PLACE, "t_s": 3.0},
+    "w from one place, t_s = 1": {**ONE_PLACE, "t_s": 1.0},
+    "w from one place, w_step = 0.003": {**ONE_PLACE, "w_step": 0.003},
 }
 
 VARIANTS = (

@@ -31,7 +31,7 @@ def main() -> None:
         "| method |", " | ".join(f"{sparsity:g}" for sparsity in ask.sparsities), "| in the layer |"
     )
     print("| --- |" + " --- |" * (len(ask.sparsities) + 1))
-    for method in (ap.AP(), ap.IMP()):
+    for method in (ap.AP(w_start=ask.w_start, w_scale=ask.w_scale), ap.IMP()):
         shares: list[list[float]] = [[] for _ in ask.sparsities]
         chances: list[list[float]] = [[] for _ in ask.sparsities]
         for seed in range(ask.seeds):
@@ -82,6 +82,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--w-start", type=float, default=0.0)
+    parser.add_argument("--w-scale", type=float, default=2.0)
     parser.add_argument(
         "--sparsity", dest="sparsities", type=float, nargs="+", default=[0.5, 0.9, 0.95, 0.99]
     )

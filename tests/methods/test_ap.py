@@ -62,6 +62,17 @@ def test_w_starts_on_the_positive_side_with_the_width_asked_for() -> None:
     assert not torch.equal(w_of(other), w)
 
 
+def test_w_can_start_in_one_place() -> None:
+    layer = nn.Linear(200, 200)
+    attach(layer, AP(sparsity=0.5, steps=10, w_start=1.0, w_scale=0.01), seed=3)
+    w = w_of(layer)
+    assert w.min().item() >= 1.0
+    assert (w - 1).square().mean().sqrt().item() == pytest.approx(0.01, rel=0.02)
+    usual = nn.Linear(200, 200)
+    attach(usual, AP(sparsity=0.5, steps=10), seed=3)
+    assert torch.allclose((w - 1) / 0.01, w_of(usual) / 2, atol=1e-4)  # the same draw
+
+
 def test_layers_of_one_shape_start_with_different_w() -> None:
     alike = nn.Sequential(nn.Linear(30, 30), nn.Linear(30, 30))
     attach(alike, AP(sparsity=0.5, steps=10))
@@ -154,6 +165,7 @@ def test_a_target_out_of_reach_is_an_error() -> None:
         ({"t_l": 0.0}, "t_l is 0.0: expected a number above 0"),
         ({"t_s": -1.0}, "t_s is -1.0"),
         ({"w_scale": math.inf}, "w_scale is inf"),
+        ({"w_start": -1.0}, "w_start is -1.0: expected a number from 0 on"),
         ({"w_step": math.nan}, "w_step is nan"),
         ({"gamma": -1.0}, "gamma is -1.0: expected auto or a number from 0 on"),
         ({"dense_start": 0.9, "ramp_end": 0.5}, "dense_start is 0.9 and ramp_end 0.5"),

@@ -35,8 +35,10 @@ class AP(Method):
         steps: Length of the search. `find` sets it to the steps of the recipe.
         t_l: Inverse temperature of the forward pass.
         t_s: Inverse temperature of the backward pass.
-        w_scale: Standard deviation ε_w of w₀ ~ |N(0, ε_w²)|. Wide, so that few connections stand
-            near the threshold at any time: deep networks without norms die of many flips at once.
+        w_scale: Standard deviation ε_w of w₀ ~ w_start + |N(0, ε_w²)|. Wide, so that few connections
+            stand near the threshold at any time: deep networks without norms die of many flips at once.
+        w_start: The smallest w₀ there can be. With 1 and a narrow `w_scale` all start alike: what is
+            learnt decides which connections of a layer stay, and not how w₀ was drawn.
         theta_start: `he`; or `parent`, the weights that the network comes with; or a number ε_θ for
             θ₀ ~ N(0, ε_θ²).
         w_step: Step size α of w; how far a connection with a typical gradient moves in a step if
@@ -70,6 +72,7 @@ class AP(Method):
     t_l: float = 100.0
     t_s: float = 10.0
     w_scale: float = 2.0
+    w_start: float = field(default=0.0, metadata={"unless_default": True})
     theta_start: Literal["he", "parent"] | float = "he"
     w_step: float = 0.01
     w_schedule: str | Schedule = "warm_up"
@@ -83,6 +86,8 @@ class AP(Method):
         for name in ("t_l", "t_s", "w_scale", "w_step"):
             if not is_number(getattr(self, name)):
                 raise SettingError(f"{name} is {getattr(self, name)!r}: expected a number above 0")
+        if not is_number(self.w_start, least=0.0):
+            raise SettingError(f"w_start is {self.w_start!r}: expected a number from 0 on")
         if self.gamma != "auto" and not is_number(self.gamma, least=0.0):
             raise SettingError(f"gamma is {self.gamma!r}: expected auto or a number from 0 on")
         if self.theta_start not in ("he", "parent") and not is_number(self.theta_start):

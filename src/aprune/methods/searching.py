@@ -348,5 +348,5 @@ def draw_w(method: "AP", connections: Mapping[str, nn.Parameter], seed: int) -> 
     for name, theta in connections.items():
         generator = torch.Generator(theta.device).manual_seed(derive_seed(seed, "w", name))
         draw = torch.empty_like(theta, dtype=torch.float32, requires_grad=False)
-        w[name] = draw.normal_(generator=generator).abs_().mul_(method.w_scale)
+        w[name] = draw.normal_(generator=generator).abs_().mul_(method.w_scale).add_(method.w_start)
     return w
