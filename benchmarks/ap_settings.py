@@ -3,7 +3,7 @@
 Judged on training images of the new task that are not among those it learns from, and on classes of
 seeds that no other table uses: settings may be chosen by it. Searches go through all sparsities at once.
 
-    python benchmarks/ap_settings.py --vary t_s=3 --vary epochs=40,w_step=0.005
+    python benchmarks/ap_settings.py --vary t_s=3 --vary epochs=40,w_step=0.005 --vary imp:steps=1953
 
 goes on where it was interrupted; what was measured stays in the JSON file.
 """
@@ -30,7 +30,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--sparsity", type=float, nargs="+", default=[0.95, 0.99])
     parser.add_argument(
-        "--vary", action="append", default=[], help="NAME=VALUE,… of AP; or epochs="
+        "--vary",
+        action="append",
+        default=[],
+        help="NAME=VALUE,… of AP, or of METHOD:NAME=VALUE,…; epochs= is the length of a search",
     )
     parser.add_argument(
         "--methods", nargs="*", default=["ap", "imp"], help="with their own settings"
@@ -38,6 +41,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=2, help="retrainings of an architecture")
+    parser.add_argument("--size", type=int, help="of the images, if they are not left as they are")
     parser.add_argument("--search-steps", type=int)
     parser.add_argument("--steps", type=int, help="of a retraining")
     parser.add_argument("--out", type=Path, default=Path("ap_settings.json"))
@@ -59,9 +63,11 @@ def main() -> None:
 def measure(ask: argparse.Namespace, names: list[str], seed: int) -> dict[str, dict[str, Any]]:
     """Search with all settings, then retrain everything together."""
     digits = ask.old == "digits"
-    old = ap.load_task(ask.old, classes=list(range(5)) if digits else None)
+    old = ap.load_task(ask.old, classes=list(range(5)) if digits else None, size=ask.size)
     classes = list(range(5, 10)) if digits else ask.classes
-    new = ap.load_task(ask.new, classes=classes, images=ask.images, seed=seed, split="tuning")
+    new = ap.load_task(
+        ask.new, classes=classes, images=ask.images, seed=seed, size=ask.size, split="tuning"
+    )
     retraining = ap.Recipe.for_transfer(build_parent(ask.parent, new), new).but(steps=ask.steps)
     rows: dict[str, dict[str, Any]] = {}
     places: dict[ap.Retraining, tuple[str, str]] = {}
@@ -89,9 +95,10 @@ def measure(ask: argparse.Namespace, names: list[str], seed: int) -> dict[str, d
 
 
 def search(ask: argparse.Namespace, name: str, old: ap.Task, seed: int) -> list[ap.Architecture]:
-    settings = name.split(",") if "=" in name else []
+    who, _, given = name.rpartition(":") if "=" in name else (name, "", "")
+    settings = given.split(",") if given else []
     own = [setting for setting in settings if not setting.startswith("epochs=")]
-    method = make_method("ap" if settings else name, own)
+    method = make_method(who or "ap", own)
     recipe = ap.Recipe.for_search(build_parent(ask.parent, old), old).but(steps=ask.search_steps)
     for setting in set(settings) - set(own):
         epochs = float(setting.removeprefix("epochs="))
