@@ -123,6 +123,7 @@ ONE_PLACE = {"w_start": 1.0, "w_scale": 0.01}
 SETTINGS: dict[str, dict[str, float]] = {
     "drawn anew from 0.1 on": {"dense_start": 0.1},
     "w from one place": ONE_PLACE,
+    "w from nearly one place": {"w_start": 1.0, "w_scale": 0.3},
     "w from one place, t_s = 3": {**ONE_PLACE, "t_s": 3.0},
     "w from one place, t_s = 1": {**ONE_PLACE, "t_s": 1.0},
     "w from one place, w_step = 0.003": {**ONE_PLACE, "w_step": 0.003},
@@ -137,6 +138,7 @@ VARIANTS = (
     "drawn anew, 4 times",
     "drawn anew from 0.1 on",
     "a step by layer",
+    "w from nearly one place",
     "w from one place",
     "w from one place, t_s = 3",
     "w from one place, t_s = 1",

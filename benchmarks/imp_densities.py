@@ -6,16 +6,18 @@ the fraction P(|N(0, 2/n)| > t) of it. Where IMP's weights have hardly moved, it
 
     python benchmarks/imp_densities.py results/paper/vgg19_bn-runs.tar.xz --sparsity 0.9 0.99
 
-Needs no data and no GPU: the densities are those of committed searches.
+Needs no data and no GPU: the densities are those of committed searches. `--rows` takes the rows of
+figure 5, and adds how well these densities do at random places (IMP, reshuffled) beside all others.
 """
 
 import argparse
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from types import SimpleNamespace
 
+import pandas as pd
 import torch
 from classifier_signal import read
 from scipy.optimize import brentq
@@ -24,6 +26,7 @@ from scipy.stats import norm
 import aprune as ap
 from aprune.experiments.report import title_of
 from aprune.maths.select import keep_count
+from aprune.maths.statistics import paired_interval
 from aprune.training.network import outline_for
 
 METHODS = ("ap", "imp")
@@ -49,6 +52,8 @@ def main() -> None:
         print(f"\n{parent}, sparsity {sparsity:g}\n")
         untrained = largest_fresh_weights(shapes, sparsity)
         write_table(sizes, untrained, {method: found[method, sparsity] for method in METHODS})
+    if ask.rows is not None:
+        write_differences(pd.read_parquet(ask.rows), ask.sparsities)
 
 
 def shapes_of(parent: str) -> dict[str, torch.Size]:
@@ -94,9 +99,37 @@ def write_table(
         )
 
 
+def write_differences(rows: pd.DataFrame, sparsities: Sequence[float]) -> None:
+    """Print what IMP, reshuffled, is ahead of the others by, and the mean of these sparsities."""
+    others = [("ap", ""), ("ap", "reshuffled"), ("imp", ""), ("random", ""), ("dense", "")]
+    print("\n| IMP, reshuffled − | ", " | ".join(f"{s:g}" for s in sparsities), "| together |")
+    print("| --- |" + " --- |" * (len(sparsities) + 1))
+    for method, variant in others:
+        pairs = [
+            (values(rows, "imp", "reshuffled", s), values(rows, method, variant, s))
+            for s in sparsities
+        ]
+        together = [
+            [mean(of_seed) for of_seed in zip(*side, strict=True)]
+            for side in zip(*pairs, strict=True)
+        ]
+        cells = [f"{paired_interval(*pair):+.3f}" for pair in [*pairs, together]]
+        print(
+            f"| {title_of(f'{method}, {variant}' if variant else method)} |", " | ".join(cells), "|"
+        )
+
+
+def values(rows: pd.DataFrame, method: str, variant: str, sparsity: float) -> list[float]:
+    """Return accuracies in the order of the seeds."""
+    sparsity = 0.0 if method == "dense" else sparsity
+    which = (rows["method"] == method) & (rows["variant"] == variant)
+    return list(rows[which & (rows["sparsity"] == sparsity)].sort_values("seed")["accuracy"])
+
+
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archive", type=Path, help="of runs, as under results/paper/")
+    parser.add_argument("--rows", type=Path)
     parser.add_argument(
         "--sparsity", dest="sparsities", type=float, nargs="+", default=[0.5, 0.9, 0.95, 0.99]
     )
