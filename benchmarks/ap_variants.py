@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 from unittest import mock
 
@@ -73,12 +74,12 @@ def rewinding(parent: str, seed: int, fractions: tuple[float, ...], *, anew: boo
 def update_by_layer(self: Descent) -> None:
     """Take a step of w whose size goes by each layer's own gradient."""
     state = self.__dict__.setdefault("own", [(torch.zeros(()), torch.zeros(())) for _ in self.w])
-    for w, (mean, weight) in zip(self.w, state, strict=True):
+    for w, (running, weight) in zip(self.w, state, strict=True):
         if w.grad is not None:
             square = w.grad.square().mean()
-            mean.lerp_(square, 1 - self.memory)
+            running.lerp_(square, 1 - self.memory)
             weight.lerp_(torch.ones(()), 1 - self.memory)
-            w.grad /= torch.maximum(mean / weight, square).sqrt().clamp(min=1e-30)
+            w.grad /= torch.maximum(running / weight, square).sqrt().clamp(min=1e-30)
     usual_update(self)
 
 
@@ -199,12 +200,16 @@ def write_table(ask: argparse.Namespace, known: dict[str, Any]) -> None:
             best = max(range(3), key=lambda place: sum(row[place] for row in rows))
             cells[name, sparsity] = [row[best] for row in rows]
     print(f"{ask.parent}, {len(seeds)} seeds from {ask.first_seed} on\n")
-    print("| search |", " | ".join(f"{sparsity:g}" for sparsity in SPARSITIES), "|")
-    print("| --- |" + " --- |" * len(SPARSITIES))
+    print("| search |", " | ".join(f"{sparsity:g}" for sparsity in SPARSITIES), "| together |")
+    print("| --- |" + " --- |" * (len(SPARSITIES) + 1))
     for name in ask.variants:
         line = []
-        for sparsity in (f"{s:g}" for s in SPARSITIES):
-            mine, usual = cells[name, sparsity], cells["as it is", sparsity]
+        pairs = [(cells[name, f"{s:g}"], cells["as it is", f"{s:g}"]) for s in SPARSITIES]
+        together = [
+            [mean(of_seed) for of_seed in zip(*side, strict=True)]
+            for side in zip(*pairs, strict=True)
+        ]
+        for mine, usual in [*pairs, together]:
             if name == "as it is" or len(seeds) < 3:
                 line.append(f"{summarise(mine)}")
             else:
