@@ -12,11 +12,13 @@ import argparse
 import json
 import time
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import aprune as ap
 from aprune.cli.methods import make_method
 from aprune.files import writing
+from aprune.maths.statistics import paired_interval, summarise
 from aprune.parents import build_parent
 from aprune.progress import Clock
 
@@ -57,7 +59,8 @@ def main() -> None:
                     known[f"{ask.parent} {name} {seed}"] = row
             with writing(ask.out) as temporary:
                 temporary.write_text(json.dumps(known, indent=1), encoding="utf-8")
-            write_table(ask, known)
+    if known:
+        write_table(ask, known)
 
 
 def measure(ask: argparse.Namespace, names: list[str], seed: int) -> dict[str, dict[str, Any]]:
@@ -114,16 +117,33 @@ def dead(architecture: ap.Architecture, name: str) -> tuple[float, ...]:
 
 
 def write_table(ask: argparse.Namespace, known: dict[str, Any]) -> None:
+    """Print the mean of the seeds that all settings have, and what is ahead of the first by how much."""
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    for key, row in known.items():
+        parent, name, seed = key.split(" ")
+        if parent == ask.parent and name in (*ask.methods, *ask.vary):
+            rows.setdefault(name, {})[seed] = row
+    seeds = sorted(set.intersection(*(set(of_one) for of_one in rows.values())), key=int)
+    first = next(iter(rows))
+    print(f"\n{ask.parent}, seeds {', '.join(seeds)}\n")
     print("| settings |", " | ".join(f"{sparsity:g}" for sparsity in ask.sparsity), "| search, s |")
     print("| --- |" + " --- |" * (len(ask.sparsity) + 1))
-    for name in dict.fromkeys(key.split(" ")[1] for key in known):
-        rows = [row for key, row in known.items() if key.split(" ")[:2] == [ask.parent, name]]
-        cells = []
-        for sparsity in ask.sparsity:
-            repeated = [row["accuracy"][f"{sparsity:g}"] for row in rows]
-            cells.append(" ".join(f"{sum(values) / len(values):.3f}" for values in repeated))
-        seconds = sum(row["seconds"] for row in rows) / len(rows)
-        print(f"| {name} |", " | ".join(cells), f"| {seconds:.0f} |", flush=True)
+    means = {
+        name: [
+            [mean(of_one[seed]["accuracy"][f"{sparsity:g}"]) for seed in seeds]
+            for sparsity in ask.sparsity
+        ]
+        for name, of_one in rows.items()
+    }
+    for name, of_one in rows.items():
+        seconds = mean(of_one[seed]["seconds"] for seed in seeds)
+        print(f"| {name} |", " | ".join(f"{summarise(cell)}" for cell in means[name]), end="")
+        print(f" | {seconds:.0f} |", flush=True)
+    for name in rows:
+        if name != first and len(seeds) > 2:
+            pairs = zip(means[name], means[first], strict=True)
+            cells = [f"{paired_interval(mine, usual):+.3f}" for mine, usual in pairs]
+            print(f"| {name} − {first} |", " | ".join(cells), "| |", flush=True)
 
 
 if __name__ == "__main__":
