@@ -161,7 +161,7 @@ def test_figures_share_searches_and_rows_can_be_drawn_again(
     )
     densities = paper.read_densities(tmp_path / "all")
     assert densities is not None
-    assert (densities.groupby(["protocol", "method", "seed", "layer"]).size() == 1).all()
+    assert set(densities["figure"]) == {"figure2", "figure5"}
     written = paper.redraw(rows, tmp_path / "again", densities=densities)
     names = {str(path.relative_to(tmp_path / "again")) for path in written}
     assert {name for name in names if name.endswith((".png", ".md"))} == {
@@ -182,7 +182,22 @@ def test_figures_share_searches_and_rows_can_be_drawn_again(
     assert all(path.stat().st_size > 0 for path in written)
     overview = (tmp_path / "again/claims.md").read_text()
     assert "[logistic-fair](logistic-fair/claims.md) | [logistic-paper]" in overview
-    assert "[densities](densities.png)" in (tmp_path / "again/logistic-fair/claims.md").read_text()
+    page = (tmp_path / "again/logistic-fair/claims.md").read_text()
+    assert "each layer of figure 5 keeps: [densities](densities.png)" in page
+
+
+def test_densities_of_different_searches_are_not_mixed(
+    tmp_path: Path, searches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper.reproduce([tiny("figure2", search_steps=8), tiny("figure5")], tmp_path, device="cpu")
+    assert searches["ap"] == 2
+    drawn = []
+    monkeypatch.setattr(paper.style, "save", lambda *_: [])
+    monkeypatch.setattr(paper, "draw_densities", drawn.append)
+    paper.redraw(paper.read_rows(tmp_path), tmp_path, densities=paper.read_densities(tmp_path))
+    (layers,) = drawn
+    assert set(layers["figure"]) == {"figure5"}
+    assert (layers.groupby(["method", "seed", "sparsity", "layer"]).size() == 1).all()
 
 
 def test_rows_of_others_need_no_more_than_nine_columns(tmp_path: Path) -> None:

@@ -241,8 +241,7 @@ def read_densities(folder: Path | str) -> "pd.DataFrame | None":
     ]
     if not frames or not sum(map(len, frames)):
         return None
-    # figures share their searches
-    return pd.concat(frames, ignore_index=True).drop(columns="figure").drop_duplicates()
+    return pd.concat(frames, ignore_index=True)
 
 
 def _read_all(folder: Path | str) -> "Iterator[pd.DataFrame]":
@@ -297,7 +296,10 @@ def redraw(
         layers = _part_of(densities, str(parent), str(protocol))
         if layers is not None:
             written += style.save(draw_densities(layers), folder / "densities")
-            text += "\nHow many connections each layer keeps: [densities](densities.png).\n"
+            which = str(layers["figure"].iloc[0]).replace("figure", "figure ")
+            text += (
+                f"\nHow many connections each layer of {which} keeps: [densities](densities.png).\n"
+            )
         written.append(_write(folder / "claims.md", title + text))
     if len(pages) > 1:
         written.append(_write(out / "claims.md", page.write_overview(pages)))
@@ -305,10 +307,14 @@ def redraw(
 
 
 def _part_of(densities: "pd.DataFrame | None", parent: str, protocol: str) -> "pd.DataFrame | None":
+    """Return the densities of one figure: those of others may come from shorter searches."""
     if densities is None:
         return None
     part = densities[(densities["parent"] == parent) & (densities["protocol"] == protocol)]
-    return part if len(part) else None
+    if part.empty:
+        return None
+    figures = sorted(part["figure"].unique())
+    return part[part["figure"] == (TABLE1 if TABLE1 in figures else figures[0])]
 
 
 def _write(path: Path, text: str) -> Path:
