@@ -114,12 +114,13 @@ def test_rates_are_those_that_the_runs_for_tuning_speak_for(
     assert rows.groupby(ARM)["lr"].unique().map(list).to_dict() == best.map(lambda x: [x]).to_dict()
 
 
-def test_densities_are_those_of_the_searches() -> None:
-    path = PAPER / "vgg19_bn-fair" / "figure5" / "densities.parquet"
+@pytest.mark.parametrize("parent", ["vgg19", "vgg19_bn"])
+def test_densities_are_those_of_the_searches(parent: str) -> None:
+    path = PAPER / f"{parent}-fair" / "figure5" / "densities.parquet"
     keys = ["method", "seed", "sparsity", "layer"]
     known = pd.read_parquet(path).set_index(keys)["density"].to_dict()
     searched = {}
-    for entry in read_runs(PAPER / "vgg19_bn-runs.tar.xz"):
+    for entry in read_runs(PAPER / f"{parent}-runs.tar.xz"):
         about, result = entry["description"], entry["result"]
         if about["kind"] == "search":
             for sparsity, layers in zip(about["sparsities"], result["densities"], strict=True):
