@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 import aprune as ap
+from aprune.descent.step import Descent
 from aprune.files import writing
 from aprune.initialise import initialise
 from aprune.maths.statistics import paired_interval, summarise
 from aprune.methods import ap as method
-from aprune.methods.descent import Descent
 from aprune.progress import Clock
 from aprune.training import Hook
 

@@ -21,9 +21,9 @@ from noise import noise
 from torch import nn
 
 import aprune as ap
+from aprune.descent import Search
 from aprune.initialise import initialise
 from aprune.methods.protocol import Outcome, Problem
-from aprune.methods.searching import Search
 from aprune.training import Curve, choose_device, fit_masked
 from aprune.training.engine import EngineName
 from aprune.training.fused import FusedUpdate

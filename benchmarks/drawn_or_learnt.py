@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import aprune as ap
+from aprune.descent import draw_w
 from aprune.errors import SettingError
 from aprune.experiments import paper
 from aprune.experiments.plan import Plan
@@ -28,7 +29,6 @@ from aprune.initialise import initialise
 from aprune.maths.select import keep_largest
 from aprune.maths.statistics import summarise
 from aprune.methods import Method
-from aprune.methods.searching import draw_w
 from aprune.training.device import choose_device
 from aprune.training.network import network_for
 

@@ -13,8 +13,8 @@ from unittest import mock
 from torch import Tensor
 
 import aprune as ap
+from aprune.descent.step import Descent
 from aprune.maths.statistics import summarise
-from aprune.methods.descent import Descent
 
 SPARSITIES = (0.9, 0.95, 0.98)
 SEARCH = ap.Recipe(steps=500, lr=0.1, batch=64)

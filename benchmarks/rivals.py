@@ -9,8 +9,8 @@ from torch.nn.utils import prune
 
 import aprune as ap
 from aprune.connections import parametrise
+from aprune.descent import draw_w
 from aprune.methods.edge_popup import Popup, draw_scores
-from aprune.methods.searching import draw_w
 from aprune.training.device import place
 
 KEPT = 0.1  # fraction of the connections that the pruned rivals leave

@@ -36,9 +36,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import aprune as ap
 from aprune.connections import attach_masks
+from aprune.descent import Search, draw_w
 from aprune.files import writing
 from aprune.initialise import initialise
-from aprune.methods.searching import Search, draw_w
 from aprune.training import Hook, choose_device
 from aprune.training.device import one_thread
 from aprune.training.engine import Engine, Level, compile_network

@@ -17,6 +17,9 @@ from torch.nn.utils import parametrize
 from aprune.errors import SettingError
 from aprune.maths.relaxation import relax
 
+Masks = dict[str, Tensor]
+"""Which connections are there: a boolean tensor for each parameter, by name."""
+
 NORMS = (
     nn.modules.batchnorm._NormBase,
     nn.GroupNorm,
@@ -236,6 +239,14 @@ def fold(model: nn.Module, names: Iterable[str]) -> None:
             parametrize.remove_parametrizations(module, leaf, leave_parametrized=False)
             getattr(module, leaf).copy_(shown)
         _put_in_order(module, order)
+
+
+def masked_state(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a copy of the state of `model` on the CPU, zero outside `masks`."""
+    state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+    for name, mask in masks.items():
+        state[name] *= mask.cpu()
+    return state
 
 
 def _leave_class(module: nn.Module) -> None:

@@ -1,5 +1,7 @@
 """What can go wrong, by kind; every message says what was got, what was expected and what to do."""
 
+import math
+
 
 class ApruneError(Exception):
     """The parent of all errors that aprune raises on purpose.
@@ -78,3 +80,25 @@ def check_kind(given: object, kind: type, name: str, hint: str, *, optional: boo
     if not isinstance(given, kind) and not (optional and given is None):
         text = repr(given) if isinstance(given, str | int | float) else type(given).__name__
         raise SettingError(f"{name} is {text}: expected {kind.__name__}; {hint}")
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Raise unless a setting is a whole number that is large enough.
+
+    Example:
+        >>> check_whole("rounds", 2.5, least=1)
+        Traceback (most recent call last):
+        aprune.errors.SettingError: rounds is 2.5: expected a whole number from 1 on
+    """
+    if not isinstance(value, int) or value < least:
+        raise SettingError(f"{name} is {value!r}: expected a whole number from {least} on")
+
+
+def is_number(value: object, least: float = math.ulp(0.0)) -> bool:
+    """Tell whether a setting is a finite number, above 0 or from `least` on.
+
+    Example:
+        >>> is_number(0.5), is_number(0.0), is_number(0.0, least=0.0), is_number(math.inf)
+        (True, False, True, False)
+    """
+    return isinstance(value, int | float) and math.isfinite(value) and value >= least

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 import aprune as ap
+from aprune.descent import Search
 from aprune.errors import RankError
 from aprune.initialise import RandomNumbers
 from aprune.methods import METHODS, find_method
-from aprune.methods.searching import Search
 from aprune.tensor_file import pieces_of
 from aprune.training import checkpoint
 from aprune.training.ranks import Team, joined

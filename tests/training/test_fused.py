@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 import aprune.parents.vgg
 from aprune import AP, Recipe, build_parent, find_connections, load_task
+from aprune.descent import Search, draw_w
 from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.methods.protocol import Outcome, Problem
-from aprune.methods.searching import Search, draw_w
 from aprune.parents.vgg import VGG
 from aprune.tasks import Task
 from aprune.training import fit

@@ -1,8 +1,8 @@
 """The ways to choose connections, and the one table of them."""
 
+from aprune.descent import Search, attach
 from aprune.errors import SettingError
 from aprune.methods.ap import AP
-from aprune.methods.attaching import attach
 from aprune.methods.continuous import Continuous
 from aprune.methods.edge_popup import EdgePopup
 from aprune.methods.erk import ERK
@@ -12,7 +12,6 @@ from aprune.methods.magnitude import Magnitude
 from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.methods.random import Random
 from aprune.methods.rigl import RigL
-from aprune.methods.searching import Search
 from aprune.methods.set import SET
 from aprune.methods.snip import SNIP
 from aprune.methods.synflow import SynFlow

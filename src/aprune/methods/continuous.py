@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from aprune.connections import fold, parametrise
-from aprune.errors import SettingError
+from aprune.errors import SettingError, is_number
 from aprune.initialise import initialise
 from aprune.maths.schedules import find_schedule
 from aprune.methods.protocol import Method, Outcome, Problem
-from aprune.methods.setting import is_number
 from aprune.training import Hook, Recipe, fit, no_more_than_captured
 from aprune.training.state import State
 

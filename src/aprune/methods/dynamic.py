@@ -12,13 +12,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from aprune.errors import SettingError, TrainingError
+from aprune.connections import Masks, masked_state
+from aprune.errors import SettingError, TrainingError, check_whole, is_number
 from aprune.initialise import initialise
 from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_largest
 from aprune.methods.erk import draw_erk
-from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
-from aprune.methods.setting import check_whole, is_number
+from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.training import Curve, KeepMasked, fit, no_more_than_captured
 from aprune.training.state import State
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from aprune.connections import fold, parametrise
+from aprune.connections import Masks, fold, masked_state, parametrise
 from aprune.initialise import initialise
 from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_by_layer, spread_evenly
-from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
+from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.training import Curve, fit, no_more_than_captured
 
 

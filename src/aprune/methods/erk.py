@@ -10,8 +10,9 @@ from typing import ClassVar
 
 import torch
 
+from aprune.connections import Masks
 from aprune.maths.select import choose_random, spread_erk
-from aprune.methods.protocol import Masks, Method, Outcome, Problem
+from aprune.methods.protocol import Method, Outcome, Problem
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from aprune.errors import SettingError
+from aprune.errors import SettingError, check_whole, is_number
 from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.methods.scores import add_up, differentiate, fresh_batches
-from aprune.methods.setting import check_whole, is_number
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from aprune.errors import SettingError
+from aprune.connections import Masks, masked_state
+from aprune.errors import SettingError, check_whole
 from aprune.initialise import initialise
 from aprune.maths.schedules import sparsities_of_rounds
 from aprune.maths.select import shrink
-from aprune.methods.protocol import Masks, Method, Outcome, Problem, masked_state
-from aprune.methods.setting import check_whole
+from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.training import Curve, Hook, choose_engine
 from aprune.training.masked import Lane
 from aprune.training.state import State, check_alike

@@ -6,11 +6,10 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
+from aprune.connections import Masks, masked_state
 from aprune.maths.select import keep_count, keep_largest
 from aprune.tasks import Task
 from aprune.training import Curve, EngineName, Recipe
-
-Masks = dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +135,3 @@ class Method(Protocol):
     def search(self, problem: Problem) -> Outcome:
         """Choose connections for each sparsity."""
         ...
-
-
-def masked_state(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a copy of the state of `model` on the CPU, zero outside `masks`."""
-    state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
-    for name, mask in masks.items():
-        state[name] *= mask.cpu()
-    return state

@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 
 import torch
 
+from aprune.connections import Masks
 from aprune.errors import SettingError
 from aprune.maths.select import choose_random, spread_evenly
-from aprune.methods.protocol import Masks, Method, Outcome, Problem
+from aprune.methods.protocol import Method, Outcome, Problem
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import torch.nn.functional as F
 
+from aprune.errors import check_whole
 from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.methods.scores import add_up, differentiate, fresh_batches
-from aprune.methods.setting import check_whole
 
 
 @dataclass(frozen=True)

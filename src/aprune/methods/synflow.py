@@ -12,12 +12,13 @@ from typing import ClassVar
 
 import torch
 
+from aprune.connections import Masks
+from aprune.errors import check_whole
 from aprune.initialise import initialise
 from aprune.maths.schedules import sparsities_of_rounds
 from aprune.maths.select import shrink
-from aprune.methods.protocol import Masks, Method, Outcome, Problem
+from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.methods.scores import differentiate
-from aprune.methods.setting import check_whole
 from aprune.progress import bar
 
 

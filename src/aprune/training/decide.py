@@ -3,7 +3,7 @@
 These are a few numbers, and as many small operations of PyTorch's would take longer than the pass over
 the weights of a small network.
 
-The drift of w is the (k + 1)-th largest of a sample of ratios (see `methods.descent`). Numbers from 0 to
+The drift of w is the (k + 1)-th largest of a sample of ratios (see `descent.step`). Numbers from 0 to
 1 have no more than thirty bits, and their order as bits is their order as numbers. So it is found in two
 rounds, ten bits at a time, and the last ten are left away. The first counts how many ratios begin with
 which digit; the program that happens to be last takes the right one, and the second round looks only at
@@ -32,7 +32,7 @@ from aprune.training.kernels import (
 )
 
 STEP_SIZE, GOES, MEAN_SQUARE, WEIGHT = (tl.constexpr(place) for place in range(4))
-"""Places in `floats` of a `methods.descent.Descent`."""
+"""Places in `floats` of a `descent.step.Descent`."""
 
 PLACE, STEPS, FIRST_BAD = (tl.constexpr(place) for place in range(3))
 """Places in its `counts`."""

@@ -33,7 +33,7 @@ _REGISTERS = 80  # of a thread in the update: with more, too few chunks run at o
 
 
 class Descent(Protocol):
-    """What a step of w reads and writes; see `methods.descent`."""
+    """What a step of w reads and writes; see `descent.step`."""
 
     total: int
     places: list[Tensor | None]
@@ -48,7 +48,7 @@ class Descent(Protocol):
 
 
 class Mover(Protocol):
-    """What moves w in a search; `methods.searching.Search` is one.
+    """What moves w in a search; `descent.search.Search` is one.
 
     Attributes:
         w: The mask parameters, by the name of the weight.

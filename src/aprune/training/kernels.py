@@ -3,7 +3,7 @@
 A network has dozens of tensors, and an update of each is a launch of its own. Here one launch goes over
 all tensors of a kind: they are cut into chunks, and each chunk finds its tensor in a table of addresses.
 A chunk is worked through in pieces, so that finding it costs little beside the work. The arithmetic is
-that of `maths.relaxation`, `methods.descent` and PyTorch's SGD and AdamW; `fused` says what is done
+that of `maths.relaxation`, `descent.step` and PyTorch's SGD and AdamW; `fused` says what is done
 when.
 
 A row of the table holds the addresses of θ, the optimiser's two moments, w, the mask, the shadow weight

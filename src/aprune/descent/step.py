@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aprune.methods.theory import Recorder
+from aprune.descent.theory import Recorder
 
 _SAMPLE = 2**16  # ratios looked at to choose γ; all of them in networks with no more connections
 _NEVER = 2**62  # a step that does not come

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from aprune import AP, Architecture, Recipe, attach, find, load_task
+from aprune.descent import Search
+from aprune.descent.theory import Theory
 from aprune.finding import search
 from aprune.maths.bound import error_constant
-from aprune.methods.searching import Search
-from aprune.methods.theory import Theory
 from aprune.training import describe_settings
 from helpers import plain_descent, w_of
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from torch import nn
 
 from aprune.connections import check_patterns, find_connections, list_patterns, uncompiled
+from aprune.descent.search import Search
+from aprune.descent.settings import Settings
 from aprune.errors import SettingError
-from aprune.methods.ap import AP
-from aprune.methods.searching import Search
 
 
 def attach(
     model: nn.Module,
-    method: AP,
+    method: Settings,
     *,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
@@ -26,7 +26,7 @@ def attach(
 
     Args:
         model: Any network; its connections are parametrised in place. Its weights stay as they are.
-        method: Settings, with `sparsity` and `steps`.
+        method: An `AP` with `sparsity` and `steps`.
         include: Patterns of parameters to search over (see `find_connections`).
         exclude: Patterns of parameters to leave alone.
         seed: Of the initial w.
@@ -34,6 +34,7 @@ def attach(
 
     Example:
         >>> import torch
+        >>> from aprune import AP
         >>> _ = torch.manual_seed(0)
         >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
         >>> optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -48,7 +49,7 @@ def attach(
         >>> search.architecture().kept, search.architecture().total
         (40, 160)
     """
-    if not isinstance(method, AP):
+    if not isinstance(method, Settings):
         given = getattr(method, "name", None) or type(method).__name__
         raise SettingError(
             f"attach got {given}: expected AP(sparsity=…, steps=…); other methods are for find"

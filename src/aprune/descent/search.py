@@ -1,28 +1,25 @@
 """A search in progress: what `attach` returns, and what `find` trains with."""
 
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from aprune.architecture import Architecture
 from aprune.architecture.bits import as_tensor, pack, unpack
-from aprune.connections import attach_masks, fold, has_norm
+from aprune.connections import Masks, attach_masks, fold, has_norm, masked_state
+from aprune.descent.settings import Settings
+from aprune.descent.step import Descent
+from aprune.descent.theory import Recorder, Theory
 from aprune.errors import NetworkWarning, SearchError, SettingError
 from aprune.maths.schedules import find_schedule, ramp
 from aprune.maths.seed import derive_seed
-from aprune.maths.select import check_sparsity, keep_count, keep_largest
-from aprune.methods.descent import Descent
-from aprune.methods.protocol import Masks, masked_state
-from aprune.methods.theory import Recorder, Theory
+from aprune.maths.select import keep_count, keep_largest
 from aprune.training import Hook
 from aprune.training.state import State, check_alike, part_of, with_prefix
-
-if TYPE_CHECKING:
-    from aprune.methods.ap import AP
 
 
 class Search(Hook):
@@ -33,7 +30,7 @@ class Search(Hook):
 
     The masks are `attached` to the network as parametrisations, and the search moves w along the
     gradients that come through them; or whoever trains lays them over the weights and moves w as
-    `descent` says.
+    `step` says.
 
     Attributes:
         sparsities: What is asked for, in rising order.
@@ -47,7 +44,7 @@ class Search(Hook):
     def __init__(
         self,
         model: nn.Module,
-        method: "AP",
+        method: Settings,
         theta: Mapping[str, Tensor],
         w: Mapping[str, Tensor],
         *,
@@ -56,7 +53,7 @@ class Search(Hook):
         recorder: Recorder | None = None,
     ) -> None:
         assert method.steps is not None
-        self.sparsities = sparsities_of(method)
+        self.sparsities = method.sparsities
         self.method, self.steps = method, method.steps
         self.masks: dict[float, Masks] = {}
         self.weights: dict[float, dict[str, Tensor]] = {}
@@ -82,7 +79,7 @@ class Search(Hook):
     def over(
         cls,
         model: nn.Module,
-        method: "AP",
+        method: Settings,
         connections: Mapping[str, nn.Parameter],
         *,
         seed: int,
@@ -334,15 +331,11 @@ class Search(Hook):
         )
 
 
-def sparsities_of(method: "AP") -> tuple[float, ...]:
-    """Return the sparsities that a method is asked for, in rising order."""
-    asked = method.sparsity if isinstance(method.sparsity, Sequence) else [method.sparsity]
-    return tuple(sorted({check_sparsity(s) for s in asked if s is not None}))
-
-
-def draw_w(method: "AP", connections: Mapping[str, nn.Parameter], seed: int) -> dict[str, Tensor]:
+def draw_w(
+    method: Settings, connections: Mapping[str, nn.Parameter], seed: int
+) -> dict[str, Tensor]:
     """Draw w₀ for connections that are enough for what is asked."""
-    for sparsity in sparsities_of(method):
+    for sparsity in method.sparsities:
         keep_count(sum(theta.numel() for theta in connections.values()), sparsity)
     w = {}
     for name, theta in connections.items():

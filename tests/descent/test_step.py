@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from aprune.methods import descent
-from aprune.methods.descent import Descent
+from aprune.descent import step as descent
+from aprune.descent.step import Descent
 
 
 def step(moved: Descent, gradient: Tensor, keep: float) -> None:
