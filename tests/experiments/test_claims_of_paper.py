@@ -17,6 +17,7 @@ from aprune.experiments.claims import (
     judge_convergence,
 )
 from aprune.experiments.page import PRINTED, table1, write_page
+from aprune.experiments.paper import draw_table1
 from aprune.maths.statistics import paired_interval
 
 NOISE = (-0.01, 0.0, 0.01, 0.005, -0.005)  # of a seed, the same for every method
@@ -339,6 +340,23 @@ def test_table_has_a_line_a_sparsity_and_method() -> None:
         ("0.98", "AP", "0.300", "–", "–"),
     )
     assert table1(frame.iloc[:0]).rows == table1(pd.DataFrame()).rows == ()
+
+
+@pytest.mark.parametrize(("parent", "marks"), [("vgg19", 2), ("vgg19_bn", 0)])
+def test_what_the_paper_printed_is_drawn_and_named_for_its_parent(parent: str, marks: int) -> None:
+    frame = pd.concat(
+        rows(5, method, 0.6, reshuffled=moved, parent=parent)
+        for method in ("ap", "imp")
+        for moved in (False, True)
+    )
+    drawn = draw_table1(frame)
+    names = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert sum(name.endswith("in the paper") for name in names) == marks
+    assert len(names) == 4 + marks
+    crosses = [line for line in drawn.axes[0].lines if line.get_marker() == "x"]
+    assert [list(line.get_ydata()) for line in crosses] == [
+        list(printed.values()) for printed in PRINTED.values()
+    ][:marks]
 
 
 def test_page_has_verdicts_evidence_and_table() -> None:

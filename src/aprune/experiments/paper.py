@@ -329,10 +329,15 @@ def draw_table1(frame: "pd.DataFrame") -> "Figure":
     figure = draw_accuracy(rows)
     if (rows["parent"] == "vgg19").all() and (rows["images"] == 500).all():
         with style.styled():
+            axes = figure.axes[0]
+            handles, labels = axes.get_legend_handles_labels()
             for method, printed in page.PRINTED.items():
                 places, values = [1 - sparsity for sparsity in printed], list(printed.values())
-                colour, axes = style.COLOURS[method], figure.axes[0]
-                axes.plot(places, values, "x", color=colour, alpha=0.6, zorder=3)
+                look = style.look_of(f"{method}, reshuffled") | {"marker": "x", "linestyle": ""}
+                handles += axes.plot(places, values, zorder=3, **look)
+                labels.append(f"{report.title_of(method)}, reshuffled, in the paper")
+            figure.legends[0].remove()
+            style.add_legend(figure, handles, labels, most=4)
     return figure
 
 
