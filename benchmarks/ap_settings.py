@@ -5,18 +5,26 @@ seeds that no other table uses: settings may be chosen by it. Searches go throug
 
     python benchmarks/ap_settings.py --vary t_s=3 --vary epochs=40,w_step=0.005 --vary imp:steps=1953
 
-goes on where it was interrupted; what was measured stays in the JSON file.
+goes on where it was interrupted; what was measured stays in the JSON file. Two names are no settings of
+AP: `epochs=`, the length of the search, and `fan=`, which puts w in an order by layer (see `by_fan`).
 """
 
 import argparse
+import contextlib
 import json
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
 
 import aprune as ap
 from aprune.cli.methods import make_method
+from aprune.descent import Settings, draw_w
 from aprune.files import writing
 from aprune.maths.statistics import paired_interval, summarise
 from aprune.parents import build_parent
@@ -35,7 +43,7 @@ def main() -> None:
         "--vary",
         action="append",
         default=[],
-        help="NAME=VALUE,… of AP, or of METHOD:NAME=VALUE,…; epochs= is the length of a search",
+        help="NAME=VALUE,… of AP, or of METHOD:NAME=VALUE,…; also epochs= and fan=",
     )
     parser.add_argument(
         "--methods", nargs="*", default=["ap", "imp"], help="with their own settings"
@@ -100,13 +108,48 @@ def measure(ask: argparse.Namespace, names: list[str], seed: int) -> dict[str, d
 def search(ask: argparse.Namespace, name: str, old: ap.Task, seed: int) -> list[ap.Architecture]:
     who, _, given = name.rpartition(":") if "=" in name else (name, "", "")
     settings = given.split(",") if given else []
-    own = [setting for setting in settings if not setting.startswith("epochs=")]
+    own = [setting for setting in settings if not setting.startswith(("epochs=", "fan="))]
     method = make_method(who or "ap", own)
     recipe = ap.Recipe.for_search(build_parent(ask.parent, old), old).but(steps=ask.search_steps)
-    for setting in set(settings) - set(own):
-        epochs = float(setting.removeprefix("epochs="))
-        recipe = recipe.but(steps=round(epochs * len(old.train_labels) / recipe.batch))
-    return ap.find(ask.parent, old, method, sparsity=ask.sparsity, seed=seed, recipe=recipe)
+    with contextlib.ExitStack() as stack:
+        for setting in set(settings) - set(own):
+            what, _, value = setting.partition("=")
+            if what == "fan":
+                stack.enter_context(by_fan(float(value)))
+            else:
+                steps = round(float(value) * len(old.train_labels) / recipe.batch)
+                recipe = recipe.but(steps=steps)
+        return ap.find(ask.parent, old, method, sparsity=ask.sparsity, seed=seed, recipe=recipe)
+
+
+@contextlib.contextmanager
+def by_fan(power: float) -> Iterator[None]:
+    """Let layers of many inputs go first: where w are ordered by |N|·inputs^(−power/2).
+
+    A power of 1 is the order of He's weights, 0 the usual one. Only the order is another: the numbers
+    themselves are those that would be drawn, each of them in another place.
+    """
+
+    def draw(
+        method: Settings, connections: Mapping[str, nn.Parameter], seed: int
+    ) -> dict[str, Tensor]:
+        w = draw_w(method, connections, seed)
+        flat = torch.cat([draw.flatten() for draw in w.values()])
+        wanted = torch.cat(
+            [draw.flatten() * draw[0].numel() ** (-power / 2) for draw in w.values()]
+        )
+        places = wanted.argsort(stable=True)
+        flat[places] = flat.sort().values
+        sizes = [draw.numel() for draw in w.values()]
+        for draw, part in zip(w.values(), flat.split(sizes), strict=True):
+            draw.copy_(part.view_as(draw))
+        return w
+
+    with (
+        mock.patch("aprune.methods.ap.draw_w", draw),
+        mock.patch("aprune.descent.search.draw_w", draw),
+    ):
+        yield
 
 
 def dead(architecture: ap.Architecture, name: str) -> tuple[float, ...]:
