@@ -1,4 +1,4 @@
-"""VGG19 in small, for a CPU: narrow convolutions, and a classifier that has most of the connections.
+"""A plain VGG19 in small, for a CPU: most connections are in a classifier behind narrow convolutions.
 
 On images of 16 × 16 the first linear layer sees 49 copies of each input, as VGG19's does on CIFAR. A
 parent for the other scripts here:
@@ -19,9 +19,9 @@ HIDDEN, POOLED, LAST = 256, 7, 128
 class SmallVGG(nn.Module):
     """Eight convolutions, three linear layers; 2.0 M connections, 1.6 M in the first linear one."""
 
-    def __init__(self, task: ap.Task, *, batch_norm: bool) -> None:
+    def __init__(self, task: ap.Task) -> None:
         super().__init__()
-        self.features = stack_convolutions(PLAN, task.shape[0], batch_norm=batch_norm)
+        self.features = stack_convolutions(PLAN, task.shape[0], batch_norm=False)
         self.avgpool = nn.AdaptiveAvgPool2d((POOLED, POOLED))
         self.classifier = nn.Sequential(
             nn.Linear(LAST * POOLED**2, HIDDEN),
@@ -39,10 +39,5 @@ class SmallVGG(nn.Module):
 
 
 def plain(task: ap.Task) -> nn.Module:
-    """Return one without norms, as the paper's parent is."""
-    return SmallVGG(task, batch_norm=False)
-
-
-def norms(task: ap.Task) -> nn.Module:
-    """Return one with norms behind the convolutions."""
-    return SmallVGG(task, batch_norm=True)
+    """Return one for a task."""
+    return SmallVGG(task)

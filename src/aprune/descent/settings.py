@@ -9,9 +9,8 @@ from aprune.maths.schedules import Schedule, find_schedule
 from aprune.maths.select import check_sparsity
 
 _BY_FIND = {"set_by_find": True}  # not for the command line
-_LATER = {
-    "unless_default": True
-}  # what was described before there was such a setting keeps its name
+# what was described before there was such a setting keeps its name
+_LATER = {"unless_default": True}
 
 
 @dataclass(frozen=True)

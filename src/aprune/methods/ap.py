@@ -24,7 +24,7 @@ from aprune.training.update import Update
 class AP(Settings, Method):
     """Architecture pruning.
 
-    Its settings, `t_l`, `w_scale` and the others, are those of `Settings`, in docs/method.md too.
+    What its settings mean, `t_l`, `w_scale` and the others, says `aprune.descent.Settings`.
 
     Example:
         >>> AP(sparsity=0.9, steps=100).t_s
