@@ -1,5 +1,6 @@
 """Many retrainings: each gives what it gives alone, whatever trains beside it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -159,7 +160,7 @@ def test_nothing_to_do_is_nothing_done() -> None:
 
 @pytest.mark.parametrize(
     ("free", "small", "large"),
-    [(100 * 2**30, 8, 8), (20 * 2**30, 8, 4), (4 * 2**30, 3, 1), (2**20, 1, 1)],
+    [(100 * 2**30, 8, 4), (20 * 2**30, 8, 4), (4 * 2**30, 3, 1), (2**20, 1, 1)],
 )
 def test_as_many_side_by_side_as_there_is_room_for(
     monkeypatch: pytest.MonkeyPatch, free: int, small: int, large: int
@@ -170,3 +171,36 @@ def test_as_many_side_by_side_as_there_is_room_for(
     gpu = torch.device("cuda")
     assert [_count(network, gpu) for network in networks] == [small, large]
     assert _count(networks[0], torch.device("cpu")) == 1
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_an_iterator_is_asked_for_the_next_when_there_is_a_place(lanes: int) -> None:
+    todo = [retraining for retraining in several("mlp") if retraining.architecture is not None]
+    asked: list[int] = []
+
+    def give() -> Iterator[Retraining]:
+        for retraining in todo:
+            asked.append(retraining.seed)
+            yield retraining
+
+    many = transfer_many(give(), lanes=lanes, total=len(todo), device="cpu")
+    retraining, result = next(many)
+    assert asked == [0, 2][:lanes]
+    assert_same(result, alone(retraining))
+    assert [one.seed for one, _ in many] == [2, 3]
+
+
+def test_an_iterator_may_change_shape_and_is_left_alone_when_time_is_up() -> None:
+    todo = several("mlp")  # sparse, dense, sparse, sparse, dense
+    done = list(transfer_many(iter(todo), lanes=2, total=5, device="cpu"))
+    assert [retraining.seed for retraining, _ in done] == [0, 1, 2, 3, 4]
+    for retraining, result in done:
+        assert_same(result, alone(retraining))
+
+    def refuse() -> Iterator[Retraining]:
+        pytest.fail("there is no time")
+        yield todo[0]
+
+    assert list(transfer_many(refuse(), total=5, time_limit=0.0, device="cpu")) == []
+    # without a number it is read like a list
+    assert [r.seed for r, _ in transfer_many(iter(todo), device="cpu")] == [0, 2, 3, 1, 4]

@@ -2,7 +2,8 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import itertools
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,17 +19,18 @@ from aprune.training.checkpoint import Checkpoint, Keeper
 from aprune.training.device import watched
 from aprune.training.fit import Training
 from aprune.training.masked import Lane
-from aprune.training.network import network_for
+from aprune.training.network import Parent, network_for
 from aprune.training.signals import Signals
 
 _LOOK_EVERY = 100  # steps between two looks at the losses, each of which waits for the device
 _PROBE_EVERY = 400  # steps between two looks at whether a network is alive, which take longer
 _AT_A_TIME = 8  # networks to train side by side on a GPU
+_LARGE = 10_000_000  # weights of a network that is busy enough with half as many beside it
 _SAVED = 4  # side by side, compiled code saves so much less time than alone
 
 
 def transfer_many(
-    retrainings: Sequence[Retraining],
+    retrainings: Iterable[Retraining],
     *,
     lanes: int | None = None,
     device: str | torch.device = "auto",
@@ -36,7 +38,6 @@ def transfer_many(
     total: int | None = None,
     progress: bool | None = None,
     time_limit: float | None = None,
-    may_start: Callable[[Retraining], bool] = lambda _: True,
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
     """Do many retrainings: those of one shape on one captured step, and several at a time.
 
@@ -44,9 +45,13 @@ def transfer_many(
 
     Args:
         retrainings: What to do. Those that differ only in architecture, images, classes, seed, share of
-            mixed images, learning rate or schedule have one shape.
+            mixed images, learning rate or schedule have one shape. A list is done shape by shape. An
+            iterator, such as a generator that reads architectures from files, is asked for the next
+            one when there is a place for it, if `total` is given; it should give those of one shape
+            one after another.
         lanes: How many of a shape to train side by side, which pays on a GPU that one alone leaves
-            idle. None takes 1 on a CPU, and on a GPU 8, or as many as its memory has room for.
+            idle. None takes 1 on a CPU, and on a GPU 8 small networks or 4 large ones, or as many as
+            its memory has room for.
         device: `auto`, `cpu` or `cuda`.
         engine: How training steps are run (see `transfer`).
         total: How many there are in all, if these are what is left of them: `auto` takes the engine that
@@ -54,13 +59,12 @@ def transfer_many(
         progress: Whether to show a bar; None shows it on a terminal.
         time_limit: Seconds after which nothing more is started, and nothing that would probably
             last longer.
-        may_start: Asked of each when its turn has come; what it refuses is left out.
 
     Yields:
         Each retraining with its result, or with the error that ended it, as soon as it is done. A
         result holds a network on the device: let go of those that you do not need. They come
-        shape by shape, and otherwise in the order given. What the time did not suffice for, or was
-        refused, is missing.
+        shape by shape, and otherwise in the order given. What the time did not suffice for is
+        missing.
 
     Example:
         >>> from aprune import Random, Recipe, find, load_task
@@ -72,62 +76,94 @@ def transfer_many(
         ['0.5', '0.9']
     """
     where, clock = choose_device(device), Clock(time_limit)
-    groups: dict[Hashable, list[Retraining]] = {}
-    for retraining in retrainings:
-        groups.setdefault(_shape(retraining), []).append(retraining)
-    with bar("retraining", len(retrainings), show=progress) as advance:
-        for group in groups.values():
-            number = total or len(group)
-            for done in _do_group(group, where, lanes, engine, number, clock, may_start):
+    if total is None:
+        retrainings = list(retrainings)
+    size = len(retrainings) if isinstance(retrainings, Sequence) else total or 0
+    with bar("retraining", size, show=progress) as advance:
+        groups = _group(retrainings, total)
+        # what there is no time for is not even asked for
+        while clock.may_start("retraining") and (found := next(groups, None)) is not None:
+            for done in _do_group(found[0], where, lanes, engine, found[1], clock):
                 advance(1)
                 yield done
 
 
+def _group(
+    retrainings: Iterable[Retraining], total: int | None
+) -> Iterator[tuple[Iterator[Retraining], int]]:
+    """Give those of one shape together, each time with how many to reckon with."""
+    if not isinstance(retrainings, Sequence):
+        for _, group in itertools.groupby(retrainings, key=_shape):
+            yield group, total or 1
+        return
+    groups: dict[Hashable, list[Retraining]] = {}
+    for retraining in retrainings:
+        groups.setdefault(_shape(retraining), []).append(retraining)
+    for alike in groups.values():
+        yield iter(alike), total or len(alike)
+
+
 def _shape(retraining: Retraining) -> Hashable:
-    """Return what retrainings must have in common to share a captured step."""
-    r, task, recipe = retraining, retraining.task, retraining.recipe
+    r = retraining
+    layers = None if r.architecture is None else tuple(r.architecture.names)
+    return shape_of(r.parent, layers, r.task, r.recipe, bare=r.bare)
+
+
+def shape_of(
+    parent: Parent, layers: Hashable, task: Task, recipe: Recipe | None, *, bare: bool
+) -> Hashable:
+    """Return what retrainings must have in common to share a captured step.
+
+    Args:
+        parent: That is retrained.
+        layers: Which of its layers have masks, in any form.
+        task: The new task.
+        recipe: How it is trained.
+        bare: Whether only signs are learnt.
+    """
     if recipe is not None:
         mixes = float(recipe.mixup > 0)
         recipe = replace(recipe, lr=1.0, schedule="constant", mixup=mixes)
     return (
-        r.parent if isinstance(r.parent, str) else id(r.parent),
-        r.architecture is None or tuple(r.architecture.names),
+        parent if isinstance(parent, str) else id(parent),
+        layers,
         (task.shape, task.num_classes, len(task.train_labels), task.augment),
         recipe,
-        r.bare,
+        bare,
     )
 
 
 def _do_group(
-    group: list[Retraining],
+    group: Iterator[Retraining],
     where: torch.device,
     lanes: int | None,
     engine: EngineName,
     total: int,
     clock: Clock,
-    may_start: Callable[[Retraining], bool],
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
     made: list[Lane] = []
-    left, number = list(group), lanes or 1
-    while left and clock.may_start("retraining"):
-        together: list[_Run] = []
+    number = lanes
+    while clock.may_start("retraining"):
+        runs: list[_Run] = []
         with clock.timing("retraining"), contextlib.ExitStack() as stack:
-            while left and len(together) < number:
-                retraining = left.pop(0)
-                if not may_start(retraining):
-                    continue
-                if len(together) == len(made):
-                    lane = _make_lane(retraining, where, engine, total)
-                    made.append(lane)
-                    number = _count(lane.model, where) if lanes is None else lanes
+            # all are asked for before any begins: whoever makes them may train something, too
+            together = list(itertools.islice(group, number or 1))
+            if number is None and together:
+                made.append(_make_lane(together[0], where, engine, total))
+                number = _count(made[0].model, where)
+                together += itertools.islice(group, number - 1)
+            if not together:
+                return
+            for place, retraining in enumerate(together):
+                if place == len(made):
+                    made.append(_make_lane(retraining, where, engine, total))
                 else:
-                    lane = made[len(together)]
-                    _renew(lane.model, retraining, where)
-                together.append(_Run.begin(retraining, lane, where, stack, engine))
-            with watched(together[0].ready.recipe.batch if together else 0):
-                _advance_all(together)
+                    _renew(made[place].model, retraining, where)
+                runs.append(_Run.begin(retraining, made[place], where, stack, engine))
+            with watched(runs[0].ready.recipe.batch):
+                _advance_all(runs)
         # outside the block the networks are whole again
-        for run in together:
+        for run in runs:
             with watched(run.ready.recipe.batch):
                 done = run.error or run.result()
             yield run.retraining, done
@@ -163,7 +199,8 @@ def _count(model: nn.Module, where: torch.device) -> int:
     # weights, momenta, masks and what merged layers keep, in bytes; and room for images in between
     each = 24 * size + 2**30
     free, _ = torch.cuda.mem_get_info(where)
-    return max(1, min(_AT_A_TIME, free // each))
+    most = _AT_A_TIME if size < _LARGE else _AT_A_TIME // 2
+    return max(1, min(most, free // each))
 
 
 @dataclass

@@ -18,6 +18,7 @@ from ray.cluster_utils import Cluster
 from aprune.cli import main
 
 COMMAND = "reproduce figure5 --scale small --parent mlp --budget quick --seeds 2 --sparsity 0.9"
+PATIENCE = 60
 ENOUGH = 5  # runs before the node dies: its workers are at the next ones by then
 
 
@@ -37,9 +38,11 @@ if __name__ == "__main__":
     killer = threading.Thread(target=kill, args=(cluster, second, place, seen), daemon=True)
     killer.start()
     status = main([*COMMAND.split(), "--on", "ray", "--device", "cpu", "--out", str(place)])
-    killer.join(timeout=10)
+    killer.join(timeout=PATIENCE)
     ray.init(log_to_driver=False, logging_level="ERROR")
-    alive = sum(node["Alive"] for node in ray.nodes())
+    end = time.monotonic() + PATIENCE  # a busy machine takes a while to notice that a node is dead
+    while (alive := sum(node["Alive"] for node in ray.nodes())) > 1 and time.monotonic() < end:
+        time.sleep(0.1)
     Path(sys.argv[2]).write_text(json.dumps({"status": status, "seen": seen, "alive": alive}))
     ray.shutdown()
     cluster.shutdown()

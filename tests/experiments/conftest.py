@@ -1,7 +1,7 @@
 """What tests of comparisons share."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,11 @@ def stages(monkeypatch: pytest.MonkeyPatch, no_figure: None) -> list[int]:
     sizes: list[int] = []
     original = retrain.transfer_many
 
-    def noted(todo: Sequence[Retraining], **more: Any) -> Iterator[Any]:
-        sizes.append(len(todo))
-        return original(todo, **more)
+    def noted(todo: Iterator[Retraining], **more: Any) -> Iterator[Any]:
+        sizes.append(0)
+        for done in original(todo, **more):
+            sizes[-1] += 1
+            yield done
 
     monkeypatch.setattr(retrain, "transfer_many", noted)
     return sizes

@@ -3,7 +3,7 @@
 import dataclasses
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +162,10 @@ def test_densities_alone_go_onto_another_parent(
     done: list[Retraining] = []
     whole = retrain.transfer_many
 
-    def noted(todo: Sequence[Retraining], **more: Any) -> Iterator[Any]:
-        done.extend(todo)
-        return whole(todo, **more)
+    def noted(todo: Iterator[Retraining], **more: Any) -> Iterator[Any]:
+        for pair in whole(todo, **more):
+            done.append(pair[0])
+            yield pair
 
     monkeypatch.setattr(retrain, "transfer_many", noted)
     onto = dataclasses.replace(TINY, onto="conv", methods=("ap", "dense"), lrs=(0.3,), seeds=(0,))

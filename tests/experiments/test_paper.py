@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -123,9 +124,11 @@ def test_a_figure_with_twice_the_images_of_another_chooses_where_that_does(
     done: list[int] = []
     whole = retrain.transfer_many
 
-    def counted(todo: list[Any], **rest: Any) -> Any:
-        done.append(len(todo))
-        return whole(todo, **rest)
+    def counted(todo: Iterator[Any], **rest: Any) -> Iterator[Any]:
+        done.append(0)
+        for pair in whole(todo, **rest):
+            done[-1] += 1
+            yield pair
 
     monkeypatch.setattr(retrain, "transfer_many", counted)
     table = tiny("figure5", lrs=(0.1, 0.2), methods=("dense",), also=())

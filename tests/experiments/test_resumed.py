@@ -1,10 +1,11 @@
 """Comparisons that were stopped, or have little time: nothing done twice, and the same in the end."""
 
+import contextlib
 import dataclasses
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_killed_within_a_stage_does_the_rest_of_it(
 ) -> None:
     original = retrain.transfer_many
 
-    def killed(todo: Sequence[Retraining], **more: Any) -> Iterator[Any]:
+    def killed(todo: Iterator[Retraining], **more: Any) -> Iterator[Any]:
         yield from itertools.islice(original(todo, **more), 5)
         raise KeyboardInterrupt
 
@@ -145,6 +146,32 @@ def test_searches_whose_architectures_were_not_kept_are_shared_too(
     retrain._search_again(runs, store, here, progress.Clock(None))
     assert store.has_architecture(held)
     assert count == {"search": 3}
+
+
+def test_no_architecture_is_read_for_a_run_that_another_process_is_at(
+    whole: tuple[pd.DataFrame, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole[1], tmp_path, dirs_exist_ok=True)
+    store, here, made = Store(tmp_path), torch.device("cpu"), plan.Plan(TINY, torch.device("cpu"))
+    trials = [plan.Trial(lr=lr, mixup=None) for lr in (0.11, 0.12, 0.13, 0.14)]  # new ones
+    runs = [made.final(plan.Arm(name, 0.5), 0, t) for name in ("ap", "imp") for t in trials]
+    read: list[str] = []
+    original = Store.get_architecture
+
+    def noted(self: Store, description: Any) -> Any:
+        read.append(description["search"]["method"]["name"])
+        return original(self, description)
+
+    monkeypatch.setattr(Store, "get_architecture", noted)
+    with contextlib.ExitStack() as stack:
+        for other in runs[:4]:
+            assert stack.enter_context(store.claim(other.describe()))  # as another process would
+        done = retrain.retrain_all(runs, store, here)
+        for _ in runs[4:]:
+            assert next(done)[0] in runs[4:]
+        assert read == ["imp"]  # once for all rates
+    assert {found for found, _ in done} == {*runs[:4]}  # they were given up
+    assert read == ["imp", "ap"]
 
 
 def test_damaged_files_are_redone(

@@ -1,6 +1,7 @@
 """Variants of an architecture: other places, other weights to start from, signs alone."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +227,10 @@ def test_bare_architectures_are_retrained_bare(
     done: list[Retraining] = []
     original = retrain.transfer_many
 
-    def noted(todo: list[Retraining], **more: Any) -> Any:
-        done.extend(todo)
-        return original(todo, **more)
+    def noted(todo: Iterator[Retraining], **more: Any) -> Iterator[Any]:
+        for pair in original(todo, **more):
+            done.append(pair[0])
+            yield pair
 
     monkeypatch.setattr(retrain, "transfer_many", noted)
     monkeypatch.setattr(module.style, "save", lambda figure, path: None)

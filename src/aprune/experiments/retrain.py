@@ -1,15 +1,14 @@
 """Retrainings of an experiment, done together."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
 from torch import nn
 
 from aprune.architecture import Architecture
-from aprune.bulk import transfer_many
+from aprune.bulk import shape_of, transfer_many
 from aprune.connections import find_connections, shapes_of
 from aprune.errors import NetworkWarning, TrainingError
 from aprune.experiments.run import SearchRun, TransferRun, keep
@@ -55,49 +54,63 @@ def retrain_all(
     Yields:
         Each run with its result. What the time did not suffice for is missing.
     """
-    clock, starts, runs = Clock(time_limit), Starts(store, device), list(runs)
+    clock, runs = Clock(time_limit), list(runs)
+    found, starts = Found(store, device), Starts(store, device)
 
     def do(todo: list[TransferRun], claims: Claims) -> Iterator[tuple[TransferRun, Result]]:
         _search_again(todo, store, device, clock)
-        found: dict[TransferRun, Architecture | None] = {}
-        for run in todo:
-            if not clock.may_start("search"):  # as it may have to be, if another process gave it up
-                break
-            found[run] = (
-                run.search.architecture(run.sparsity, store, device) if run.search else None
-            )
-            if run.search is not None and found[run] is None:
-                del found[run]
-                yield run, keep(store, run, _result(failed="the search died"), device)
-        ready: dict[Retraining, TransferRun] = {}
-        for run, architecture in _move_connections(found).items():
-            retraining = Retraining(
-                architecture,
-                run.parent,
-                run.task,
-                run.seed,
-                run.recipe,
-                run.init,
-                start_from=starts.get(run),
-                bare=run.bare,
-                checkpoint=store.checkpoint(run.describe()),
-            )
-            ready[retraining] = run
+        begun: dict[Retraining, TransferRun] = {}
+        lost: list[TransferRun] = []
+
+        def begin() -> Iterator[Retraining]:
+            for run in _shape_by_shape(todo):
+                if not clock.may_start("search"):  # as it may have to be, if another gave it up
+                    return
+                if not claims.take(run):
+                    continue
+                architecture = found.get(run)
+                if run.search is not None and architecture is None:
+                    lost.append(run)
+                    continue
+                retraining = Retraining(
+                    architecture,
+                    run.parent,
+                    run.task,
+                    run.seed,
+                    run.recipe,
+                    run.init,
+                    start_from=starts.get(run),
+                    bare=run.bare,
+                    checkpoint=store.checkpoint(run.describe()),
+                )
+                begun[retraining] = run
+                yield retraining
+
         together = transfer_many(
-            list(ready),
+            begin(),
             device=device,
             total=total or len(runs),
             progress=False,
             time_limit=clock.left,
-            may_start=lambda retraining: claims.take(ready[retraining]),
         )
         while (pair := _next_of(together)) is not None:
-            run = ready[pair[0]]
+            run = begun.pop(pair[0])
             with watched(run.recipe.batch):
                 result = _result_of(pair[1], run.task)
             yield run, keep(store, run, result, device)
+        for run in lost:
+            yield run, keep(store, run, _result(failed="the search died"), device)
 
     yield from share(runs, store, do)
+
+
+def _shape_by_shape(runs: Sequence[TransferRun]) -> list[TransferRun]:
+    """Put those together that can share a captured step, otherwise in the order given."""
+    groups: dict[Hashable, list[TransferRun]] = {}
+    for run in runs:
+        shape = shape_of(run.parent, run.search is None, run.task, run.recipe, bare=run.bare)
+        groups.setdefault(shape, []).append(run)
+    return [run for group in groups.values() for run in group]
 
 
 def _search_again(
@@ -125,27 +138,31 @@ def _search_again(
                     search.do(store, device)
 
 
-def _move_connections(
-    found: Mapping[TransferRun, Architecture | None],
-) -> dict[TransferRun, Architecture | None]:
-    """Move connections within their layers, or onto another parent, where a run asks for it.
+class Found:
+    """The architectures that searches found, moved where a run asks for it.
 
-    Each is moved once, however many learning rates it is tried with, and several at a time: for a
-    VGG19 it takes a second, in which a GPU would wait.
+    For a VGG19 that can take a second. So the last one is kept: the next run often has the same
+    architecture, with another learning rate.
     """
-    alike = {run: (run.search, run.sparsity, run.seed, run.parent, run.reshuffled) for run in found}
-    first = {which: run for run, which in reversed(alike.items())}
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        moved = dict(
-            zip(first, pool.map(lambda run: _move(run, found[run]), first.values()), strict=True)
-        )
-    return {run: moved[which] for run, which in alike.items()}
+
+    def __init__(self, store: Store, device: torch.device) -> None:
+        self._store, self._device = store, device
+        self._last: tuple[Hashable, Architecture | None] = (None, None)
+
+    def get(self, run: TransferRun) -> Architecture | None:
+        """Return what a run retrains, searching if need be; None if it is dense or the search dies."""
+        which = (run.search, run.sparsity, run.seed, run.parent, run.reshuffled)
+        if run.search is None:
+            return None
+        if which != self._last[0]:
+            found = run.search.architecture(run.sparsity, self._store, self._device)
+            self._last = (which, None if found is None else _move(run, run.search, found))
+        return self._last[1]
 
 
-def _move(run: TransferRun, found: Architecture | None) -> Architecture | None:
-    if found is None or run.search is None:
-        return None
-    if run.parent != run.search.parent:
+def _move(run: TransferRun, search: SearchRun, found: Architecture) -> Architecture:
+    """Move connections within their layers, or onto another parent, where a run asks for it."""
+    if run.parent != search.parent:
         shapes = shapes_of(find_connections(outline_for(run.parent, run.task)))
         seed = derive_seed(run.seed, "onto")
         return found.spread_onto(shapes, sparsity=run.sparsity, seed=seed)
