@@ -1,5 +1,7 @@
 """Layer densities carried to another parent: which layer is like which, and how many it gets."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from aprune import build_parent, find_connections, load_task
 from aprune.architecture import Architecture
-from aprune.architecture.carry import carry_densities
+from aprune.architecture.carry import carry_counts, carry_densities
 from aprune.connections import shapes_of
 from aprune.errors import ArchitectureError, SettingError
 from aprune.maths.select import keep_count, spread_in_proportion
@@ -92,3 +94,60 @@ def test_what_cannot_be_is_refused() -> None:
         found.spread_onto({})
     with pytest.raises(SettingError, match="leaves nothing of 4 connections"):
         found.spread_onto({"b": (2, 2)}, sparsity=0.99)
+
+
+NEW = {"a": (8, 1, 3, 3), "b": (8, 8, 3, 3), "x": (16, 32), "head": (4, 16)}
+
+
+@given(st.data())
+def test_other_shapes_leave_the_sparsity_exact(data: st.DataObject) -> None:
+    sizes = {name: math.prod(shape) for name, shape in SHALLOW.items()}
+    counts = {name: data.draw(st.integers(0, size), label=name) for name, size in sizes.items()}
+    total = sum(math.prod(shape) for shape in NEW.values())
+    kept = data.draw(st.integers(3, total))
+    carried = carry_counts(counts, SHALLOW, NEW, kept)
+    assert list(carried) == list(NEW)
+    assert sum(carried.values()) == kept
+    assert all(count <= math.prod(NEW[name]) for name, count in carried.items())
+    assert min(carried[name] for name in ("a", "x", "head")) >= 1
+    left = kept - counts["b"]
+    if 3 <= left <= total - sizes["b"]:
+        assert carried["b"] == counts["b"]  # what fits is as it was
+    else:
+        assert (carried["b"] < counts["b"]) is (left < 3)
+
+
+def test_other_shapes_by_hand() -> None:
+    counts = {"a": 100, "b": 60, "x": 64, "head": 80}  # a and x at one half, head too
+    there = {"a": (8, 1, 3, 3), "b": (8, 8, 3, 3), "x": (16, 8), "head": (4, 16)}
+    # a has 72 places and head 64: at these densities they would have 33 and 32
+    carried = carry_counts(counts, SHALLOW, there, 60 + 64 + 2 * 35)
+    assert carried["b"] == 60
+    assert carried["x"] == 64
+    assert (carried["a"], carried["head"]) == (36, 34)
+
+
+def test_masks_follow_the_counts() -> None:
+    generator = torch.Generator().manual_seed(0)
+    masks = {name: torch.rand(s, generator=generator) < 0.4 for name, s in SHALLOW.items()}
+    found = Architecture(masks)
+    for sparsity in (0.05, 0.6, 0.95):
+        moved = found.adapt(NEW, sparsity=sparsity, seed=3)
+        assert moved.kept == keep_count(moved.total, sparsity)
+        assert moved == found.adapt(NEW, sparsity=sparsity, seed=3)
+        assert moved.provenance["adapted"]["sparsity"] == sparsity
+        ours, theirs = moved.mask("b"), found.mask("b")
+        assert torch.equal(ours & theirs, ours if ours.sum() < theirs.sum() else theirs)
+    assert torch.equal(found.adapt(NEW, sparsity=0.6).mask("b"), found.mask("b"))
+    same = found.adapt(SHALLOW, sparsity=0.5)
+    assert same.kept == keep_count(same.total, 0.5)
+    exact = Architecture({"a": torch.arange(4) < 2, "b": torch.arange(6) < 3})
+    assert exact.adapt(exact.shapes, sparsity=0.5) is exact
+
+
+def test_impossible_sparsities_elsewhere() -> None:
+    found = Architecture({name: torch.ones(shape) > 0 for name, shape in SHALLOW.items()})
+    with pytest.raises(SettingError, match="leave no choice of the sparsity"):
+        found.adapt(NEW, mismatch="dense", sparsity=0.5)
+    with pytest.raises(SettingError, match="too few for 3 layers of other shapes"):
+        found.adapt(NEW, sparsity=0.998)

@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 import torch
 
-from aprune import Retraining, transfer
+from aprune import Architecture, Retraining, transfer
 from aprune.errors import SearchError, SettingError
 from aprune.experiments import plan, retrain, run
-from aprune.experiments.comparison import compare
+from aprune.experiments.comparison import TaskChoice, compare
 from aprune.experiments.store import Store
 from aprune.maths.seed import derive_seed
+from aprune.maths.select import keep_count
 from aprune.tasks import Task, load_task
 from tiny import DENSE, PLAIN, TINY, TRIAL, do, let_die
 
@@ -156,6 +157,39 @@ def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
         dataclasses.replace(TINY, **bad)
 
 
+def test_methods_have_as_many_connections_where_layers_have_other_shapes(
+    tmp_path: Path, no_figure: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[str, Architecture]] = []
+    whole = retrain.transfer_many
+
+    def noted(todo: Iterator[Retraining], **more: Any) -> Iterator[Any]:
+        for pair in whole(todo, **more):
+            fitted = pair[1].architecture
+            assert fitted is not None
+            trained.append((str(fitted.provenance["method"]), fitted))
+            yield pair
+
+    monkeypatch.setattr(retrain, "transfer_many", noted)
+    asked = dataclasses.replace(
+        TINY,
+        new_task=TaskChoice("digits", classes=4, images=40),  # the search had 3
+        methods=("ap", "random", "imp", "magnitude"),
+        also=(("imp", "reshuffled"),),
+        lrs=(0.3,),
+        seeds=(0,),
+    )
+    frame = compare(asked, tmp_path, device="cpu")
+    total = 64 * 256 + 256 * 128 + 128 * 4
+    expected = {sparsity: keep_count(total, sparsity) for sparsity in TINY.sparsities}
+    assert len(trained) == 5 * len(expected)
+    assert {method for method, _ in trained} == {"ap", "random", "imp", "magnitude"}
+    assert {fitted.kept for _, fitted in trained} == {*expected.values()}
+    assert frame["connections"].tolist() == frame["sparsity"].map(expected).tolist()
+    empty = [len(fitted.empty_layers()) for _, fitted in trained]
+    assert sorted(frame["empty_layers"]) == sorted(empty)
+
+
 def test_densities_alone_go_onto_another_parent(
     tmp_path: Path, no_figure: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,3 +216,5 @@ def test_densities_alone_go_onto_another_parent(
     assert "mlp → conv" in (tmp_path / "table.md").read_text()
     with pytest.raises(SettingError, match="leave one of the two out"):
         dataclasses.replace(onto, also=(("ap", "reshuffled"),))
+    with pytest.raises(SettingError, match="onto is 'mlp', which is the parent"):
+        dataclasses.replace(onto, onto="mlp")

@@ -1,9 +1,65 @@
-"""Which layer of another parent is like which of this one, going by kind and depth."""
+"""How many connections the layers of another network get.
+
+It is the same parent, built for another task, or another parent, where layers go by kind and depth.
+"""
 
 import bisect
+import math
 from collections.abc import Mapping, Sequence
 
+from aprune.errors import SettingError
+from aprune.maths.select import spread_in_proportion
+
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+def carry_counts(
+    counts: Mapping[str, int], shapes: Shapes, there: Shapes, kept: int
+) -> dict[str, int]:
+    """Share `kept` connections out in a network of which some tensors have other shapes than here.
+
+    Tensors that fit keep as many as they have. The others share what is left, in proportion to what
+    they would have at their densities here, and each gets one at least. Where that cannot be, those
+    that fit give up some, or take some, in proportion to what they have, or lack.
+
+    Args:
+        counts: Of the tensors here.
+        shapes: Of the tensors here.
+        there: The shapes of the other network, under the same names.
+        kept: How many there are to be.
+
+    Example:
+        >>> here, there = {"a": (4, 2), "b": (4, 4)}, {"a": (4, 6), "b": (4, 4)}
+        >>> carry_counts({"a": 4, "b": 5}, here, there, 15)
+        {'a': 10, 'b': 5}
+        >>> carry_counts({"a": 4, "b": 5}, here, there, 3)
+        {'a': 1, 'b': 2}
+    """
+    sizes = {name: math.prod(shape) for name, shape in there.items()}
+    misfits = [name for name in there if tuple(shapes[name]) != tuple(there[name])]
+    fitting = {name: counts[name] for name in there if name not in misfits}
+    room = {name: sizes[name] - 1 for name in misfits}
+    if kept < len(misfits):
+        raise SettingError(
+            f"{kept:,} connections are too few for {len(misfits)} layers of other shapes, of which"
+            " each is to have one: choose a lower sparsity"
+        )
+    left = kept - sum(fitting.values()) - len(misfits)
+    most = sum(room.values())
+    if left < 0:
+        lost = spread_in_proportion(fitting, fitting, -left)
+        fitting = {name: count - lost[name] for name, count in fitting.items()}
+    elif left > most:
+        free = {name: sizes[name] - count for name, count in fitting.items()}
+        gained = spread_in_proportion(free, free, left - most)
+        fitting = {name: count + gained[name] for name, count in fitting.items()}
+    # in whole numbers, as shares are counted
+    parts = {
+        name: counts[name] * sizes[name] * 2**20 // math.prod(shapes[name]) for name in misfits
+    }
+    shared = spread_in_proportion(room, parts, min(max(left, 0), most))
+    whole = fitting | {name: 1 + shared[name] for name in misfits}
+    return {name: whole[name] for name in there}
 
 
 def carry_densities(

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from aprune.architecture import bits, file
-from aprune.architecture.carry import carry_densities
+from aprune.architecture.carry import carry_counts, carry_densities
 from aprune.architecture.file import Content
 from aprune.architecture.layer import Layer, Overlap, measure_layer, measure_overlap
+from aprune.architecture.places import draw, resize
 from aprune.architecture.provenance import dump_provenance, parse_provenance
 from aprune.architecture.shape import check_same, check_shapes, find_misfits, fingerprint, quote
 from aprune.errors import ArchitectureError, SettingError
-from aprune.maths.select import choose_random, keep_count, spread_in_proportion
+from aprune.maths.select import keep_count, spread_in_proportion
 
 
 class Architecture:
@@ -215,8 +216,7 @@ class Architecture:
             7
         """
         packed = {
-            name: _draw(seed, name, self.shapes[name], count)
-            for name, count in self._counts.items()
+            name: draw(seed, name, self.shapes[name], count) for name, count in self._counts.items()
         }
         shuffled = self._of(replace(self._content, packed=packed))
         return shuffled.with_provenance(shuffled=int(seed))
@@ -226,6 +226,7 @@ class Architecture:
         shapes: Mapping[str, tuple[int, ...]],
         *,
         mismatch: Literal["random", "dense"] = "random",
+        sparsity: float | None = None,
         seed: int = 0,
     ) -> Self:
         """Carry the architecture to the same parent, built for another task.
@@ -237,10 +238,15 @@ class Architecture:
             shapes: the shapes of the network built for the other task.
             mismatch: what a tensor of another shape gets: random connections with the density that
                 it has here (at least one), or all of them.
+            sparsity: of the result, exactly: the tensors of other shapes get as many random
+                connections as that leaves, in proportion to their densities here. Only where that
+                is impossible do the others lose or gain some. None leaves the densities as they
+                are, and so the sparsity of the whole may be another one.
             seed: decides the random places.
 
         Raises:
             ArchitectureError: if the network is another parent.
+            SettingError: if `sparsity` leaves too little, or goes with `mismatch="dense"`.
 
         Example:
             >>> arch = Architecture({"a": torch.eye(4) > 0, "head": torch.arange(8).view(2, 4) < 2})
@@ -249,19 +255,35 @@ class Architecture:
         """
         if mismatch not in ("random", "dense"):
             raise SettingError(f"mismatch is {quote(mismatch)}: expected 'random' or 'dense'")
+        if mismatch == "dense" and sparsity is not None:
+            raise SettingError("layers that are dense leave no choice of the sparsity: give one")
         misfits = find_misfits(self.shapes, shapes)
-        if not misfits:
-            return self
         check_shapes(shapes)
+        sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+        if sparsity is not None:
+            kept = keep_count(sum(sizes.values()), sparsity)
+            counts = carry_counts(self._counts, self.shapes, shapes, kept)
+        else:
+            counts = dict(self._counts)
+            for name in misfits:
+                density = Fraction(counts[name], math.prod(self.shapes[name]))
+                counts[name] = max(1, round(sizes[name] * density))
+                if mismatch == "dense":
+                    counts[name] = sizes[name]
+        changed = [name for name in shapes if name in misfits or counts[name] != self._counts[name]]
+        if not changed:
+            return self
         packed = dict(self._content.packed)
-        for name in misfits:
-            total = math.prod(shapes[name])
-            density = Fraction(self._counts[name], math.prod(self.shapes[name]))
-            kept = total if mismatch == "dense" else max(1, round(total * density))
-            packed[name] = _draw(seed, name, shapes[name], kept)
+        for name in changed:
+            if name in misfits:
+                packed[name] = draw(seed, name, shapes[name], counts[name])
+            else:
+                packed[name] = bits.pack(resize(self.mask(name), counts[name], seed, name))
         fitting = {name: tuple(shape) for name, shape in shapes.items()}
         adapted = self._of(replace(self._content, shapes=fitting, packed=packed))
-        notes = {"tensors": misfits, "mismatch": mismatch, "seed": int(seed)}
+        notes: dict[str, Any] = {"tensors": changed, "mismatch": mismatch, "seed": int(seed)}
+        if sparsity is not None:
+            notes["sparsity"] = sparsity
         return adapted.with_provenance(adapted=notes)
 
     def spread_onto(
@@ -297,7 +319,7 @@ class Architecture:
         densities = carry_densities(self.shapes, here, shapes)
         parts = {name: round(densities[name] * size * 2**20) for name, size in sizes.items()}
         counts = spread_in_proportion(sizes, parts, kept)
-        packed = {name: _draw(seed, name, shape, counts[name]) for name, shape in shapes.items()}
+        packed = {name: draw(seed, name, shape, counts[name]) for name, shape in shapes.items()}
         fitting = {name: tuple(shape) for name, shape in shapes.items()}
         spread = self._of(replace(self._content, shapes=fitting, packed=packed))
         return spread.with_provenance(spread_onto={"seed": int(seed)})
@@ -358,11 +380,3 @@ class Architecture:
             f"Architecture({self.kept:,} of {self.total:,} connections in {tensors}, "
             f"sparsity {self.sparsity:.6g})"
         )
-
-
-def _draw(seed: int, name: str, shape: tuple[int, ...], kept: int) -> bytes:
-    """Draw a mask from a stream of its own, so that no layer depends on the others."""
-    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
-    # The generator of the CPU takes in no more than 32 bits.
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
-    return bits.pack(choose_random({name: shape}, {name: kept}, generator)[name])

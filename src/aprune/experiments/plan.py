@@ -168,6 +168,11 @@ class Comparison:
                 raise SettingError(f"unknown method {name!r}: expected one of {', '.join(known)}")
         for method, variant in self.also:
             self._check_variant(method, variant)
+        if self.onto == self.parent:
+            raise SettingError(
+                f"onto is {self.onto!r}, which is the parent: leave it out, or take --also"
+                " METHOD.reshuffled for connections in random places"
+            )
         if not self.tuning_seeds:
             object.__setattr__(self, "tuning_seeds", self.seeds[:_TUNING_SEEDS])
         if _repeats(self.also):

@@ -41,8 +41,9 @@ def retrain_all(
     """Do retrainings together, each once, and keep each result as soon as it is there.
 
     A retraining that diverges has no accuracy: that is None, and `failed` holds the reason. One whose
-    network gives one output for all images in the end is marked as `dead`. What another process is at is
-    left to it, and waited for at the end.
+    network gives one output for all images in the end is marked as `dead`. Where layers have other
+    shapes than the search's, the result also says how many `connections` and `empty_layers` there were.
+    What another process is at is left to it, and waited for at the end.
 
     Args:
         runs: What to do; what was done before is looked up.
@@ -97,6 +98,9 @@ def retrain_all(
             run = begun.pop(pair[0])
             with watched(run.recipe.batch):
                 result = _result_of(pair[1], run.task)
+            if run.elsewhere and (fitted := pair[0].architecture) is not None:
+                empty = len(fitted.empty_layers())
+                result |= {"connections": fitted.kept, "empty_layers": empty}
             yield run, keep(store, run, result, device)
         for run in lost:
             yield run, keep(store, run, _result(failed="the search died"), device)
@@ -161,12 +165,19 @@ class Found:
 
 
 def _move(run: TransferRun, search: SearchRun, found: Architecture) -> Architecture:
-    """Move connections within their layers, or onto another parent, where a run asks for it."""
-    if run.parent != search.parent:
-        shapes = shapes_of(find_connections(outline_for(run.parent, run.task)))
-        seed = derive_seed(run.seed, "onto")
-        return found.spread_onto(shapes, sparsity=run.sparsity, seed=seed)
-    return found.shuffle(derive_seed(run.seed, "reshuffle")) if run.reshuffled else found
+    """Move connections within their layers, or to where layers have other shapes.
+
+    They are as many as everywhere at this sparsity: methods are compared at equal complexity.
+    """
+    if run.reshuffled:
+        found = found.shuffle(derive_seed(run.seed, "reshuffle"))
+    if not run.elsewhere:
+        return found
+    shapes = shapes_of(find_connections(outline_for(run.parent, run.task)))
+    if run.parent == search.parent:
+        return found.adapt(shapes, sparsity=run.sparsity, seed=run.seed)
+    seed = derive_seed(run.seed, "onto")
+    return found.spread_onto(shapes, sparsity=run.sparsity, seed=seed)
 
 
 def _next_of(done: Iterator[T]) -> T | None:

@@ -179,6 +179,15 @@ class TransferRun:
     before: "TransferRun | None" = None
     bare: bool = False
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether layers may have other shapes than where the architecture was found."""
+        if self.search is None:
+            return False
+        there, here = self.search.task, self.task
+        same = (there.shape, there.num_classes) == (here.shape, here.num_classes)
+        return self.parent != self.search.parent or not same
+
     def describe(self) -> dict[str, Any]:
         """Return everything that determines the result, as JSON can hold it."""
         # what was done before there was a choice keeps its name
@@ -187,6 +196,7 @@ class TransferRun:
         choice |= {"start": self.start} if self.start != "fresh" else {}
         choice |= {"before": self.before.describe()} if self.before is not None else {}
         choice |= {"bare": True} if self.bare else {}
+        choice |= {"fitted": "exactly"} if self.elsewhere else {}
         return {
             "kind": "transfer",
             "version": _VERSION,

@@ -256,12 +256,17 @@ def _is_result(result: Any, description: Description) -> bool:
     if not (result["failed"] is None or isinstance(result["failed"], str)):
         return False
     if kind == "transfer":
-        return _is_number(result["accuracy"]) and _is_number(result["train_loss"])
+        fitted = [result[name] for name in ("connections", "empty_layers") if name in result]
+        return (
+            _is_number(result["accuracy"])
+            and _is_number(result["train_loss"])
+            and all(_is_count(count) for count in fitted)
+        )
     number = len(description.get("sparsities", result["connections"]))
     counts = [result["steps"], *result["connections"], *result["empty_layers"]]
     layers = result.get("densities", [])
     return (
-        all(type(count) is int and 0 <= count < _LARGEST for count in counts)
+        all(_is_count(count) for count in counts)
         and len(result["connections"]) == len(result["empty_layers"]) == number
         and _is_number(result["loss"])
         and _is_number(result["accuracy"])
@@ -269,6 +274,10 @@ def _is_result(result: Any, description: Description) -> bool:
         and all(isinstance(of_one, dict) for of_one in layers)
         and all(_is_number(density) for of_one in layers for density in of_one.values())
     )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
 
 
 def _is_number(value: Any) -> bool:
