@@ -5,8 +5,11 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from aprune import load_task
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "benchmarks").glob("*.py"))
 # of what is compared with, which no test installs
@@ -17,15 +20,20 @@ def test_there_are_some() -> None:
     assert len(SCRIPTS) > 20
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_imports_are_there(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(script.parent))  # they import from each other
+def load(script: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"benchmark_{script.stem}", script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_imports_are_there(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(script.parent))  # they import from each other
     try:
-        spec.loader.exec_module(module)
+        load(script)
     except ModuleNotFoundError as missing:
         if missing.name not in FOREIGN:
             raise
@@ -50,3 +58,37 @@ def test_a_sitting_shares_its_runs_and_is_gone_on_with(tmp_path: Path) -> None:
         assert {Path(name).name for name in archive.getnames()} == there
     assert len(there) == 3 + 4 * (3 + 2)  # searches; four methods, three rates, two figures
     assert sit("--out", tmp_path / "bad", "reproduce figure9").returncode == 2
+
+
+def test_published_numbers_are_compared_with_runs_of_their_own(tmp_path: Path) -> None:
+    script = SCRIPTS[0].parent / "published.py"
+    task = load_task("digits", classes=[0, 1])
+    runs = load(script).plan("conv_bn", task, 160.0, 0)
+    assert len(runs) == 1 + 5 * 2
+    for (method, sparsity), run in runs.items():
+        recipe = run.recipe
+        assert (recipe.lr, recipe.momentum, recipe.nesterov) == (0.1, 0.9, True)
+        assert (recipe.weight_decay, recipe.clip, recipe.mixup) == (1e-4, None, 0.0)
+        assert recipe.steps == round(160 * len(task.train_labels) / recipe.batch)
+        rates = [recipe.schedule(recipe.steps * epoch // 160, recipe.steps) for epoch in range(160)]
+        assert [sum(rate == pytest.approx(r) for rate in rates) for r in (1, 0.1, 0.01)] == [
+            60,
+            60,
+            40,
+        ]
+        if method != "dense":
+            assert run.search.sparsities == (sparsity,)  # SynFlow takes all its rounds to get there
+            assert run.search.recipe.batch == 10 * 2
+            assert run.start == "rewound"  # to the weights that were scored
+
+    def tell(*words: str) -> str:
+        short = [*words, "--task", "digits", "--parent", "mlp", "--device", "cpu"]
+        command = [sys.executable, str(script), *short, "--out", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        return done.stdout
+
+    assert "11 runs are left" in tell("--epochs", "0.1", "--time-limit", "0.000001")
+    first = tell("--epochs", "0.1")
+    assert first.count("| 1 |") == 11
+    assert tell("--epochs", "0.1") == first
+    assert tell("--epochs", "0.3") != first  # what was run for longer is another run

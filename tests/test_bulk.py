@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 import aprune.parents.vgg
 from aprune import Random, Recipe, Result, Retraining, find, load_task, transfer, transfer_many
-from aprune.bulk import _count
+from aprune.bulk import _count, _Pace
 from aprune.errors import TrainingError
+from aprune.progress import Clock
 from aprune.tasks import Task
 from helpers import other_world
 
@@ -156,6 +157,24 @@ def test_networks_of_ones_own_begin_anew() -> None:
 
 def test_nothing_to_do_is_nothing_done() -> None:
     assert list(transfer_many([], device="cpu")) == []
+
+
+def test_several_are_expected_to_last_longer_than_one() -> None:
+    for limit, number, starts in (
+        (100.0, 1, True),
+        (11.0, 1, True),
+        (11.0, 4, False),
+        (50.0, 4, True),
+    ):
+        pace = _Pace(Clock(limit))
+        pace._longest[1] = 10.0
+        assert pace.may_start(number) is starts
+    pace._longest[4] = 15.0  # what was timed is known better, and fewer last no longer
+    assert pace.may_start(4)
+    assert pace._expect(2) == 15.0
+    assert pace._expect(8) == 30.0
+    assert not _Pace(Clock(0.0)).may_start(1)
+    assert _Pace(Clock(None)).may_start(1_000)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import itertools
+import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -58,7 +59,8 @@ def transfer_many(
             suits so many. Engines round differently; so an interruption makes no difference.
         progress: Whether to show a bar; None shows it on a terminal.
         time_limit: Seconds after which nothing more is started, and nothing that would probably
-            last longer.
+            last longer; several side by side last as long as one after another, until some were
+            timed.
 
     Yields:
         Each retraining with its result, or with the error that ended it, as soon as it is done. A
@@ -75,15 +77,15 @@ def transfer_many(
         >>> [f"{done.architecture.sparsity:.1f}" for done, _ in transfer_many(todo, device="cpu")]
         ['0.5', '0.9']
     """
-    where, clock = choose_device(device), Clock(time_limit)
+    where, pace = choose_device(device), _Pace(Clock(time_limit))
     if total is None:
         retrainings = list(retrainings)
     size = len(retrainings) if isinstance(retrainings, Sequence) else total or 0
     with bar("retraining", size, show=progress) as advance:
         groups = _group(retrainings, total)
         # what there is no time for is not even asked for
-        while clock.may_start("retraining") and (found := next(groups, None)) is not None:
-            for done in _do_group(found[0], where, lanes, engine, found[1], clock):
+        while pace.may_start(1) and (found := next(groups, None)) is not None:
+            for done in _do_group(found[0], where, lanes, engine, found[1], pace):
                 advance(1)
                 yield done
 
@@ -139,13 +141,13 @@ def _do_group(
     lanes: int | None,
     engine: EngineName,
     total: int,
-    clock: Clock,
+    pace: "_Pace",
 ) -> Iterator[tuple[Retraining, Result | TrainingError]]:
     made: list[Lane] = []
     number = lanes
-    while clock.may_start("retraining"):
+    while pace.may_start(number or 1):
         runs: list[_Run] = []
-        with clock.timing("retraining"), contextlib.ExitStack() as stack:
+        with pace.timing(runs), contextlib.ExitStack() as stack:
             # all are asked for before any begins: whoever makes them may train something, too
             together = list(itertools.islice(group, number or 1))
             if number is None and together:
@@ -167,6 +169,34 @@ def _do_group(
             with watched(run.ready.recipe.batch):
                 done = run.error or run.result()
             yield run.retraining, done
+
+
+class _Pace:
+    """Knows how long retrainings last, by how many are side by side, and whether there is time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._longest: dict[int, float] = {}
+
+    def may_start(self, number: int) -> bool:
+        """Tell whether so many would probably be done in time."""
+        left = self._clock.left
+        return left is None or left > self._expect(number)
+
+    def _expect(self, number: int) -> float:
+        if number in self._longest:
+            return self._longest[number]
+        guesses = (one * max(1.0, number / known) for known, one in self._longest.items())
+        return min(guesses, default=0.0)
+
+    @contextlib.contextmanager
+    def timing(self, runs: Sequence[object]) -> Iterator[None]:
+        """Remember how long the block lasts, which does as many as there are in the end."""
+        begin = time.monotonic()
+        yield
+        if runs:
+            lasted = time.monotonic() - begin
+            self._longest[len(runs)] = max(lasted, self._longest.get(len(runs), 0.0))
 
 
 def _make_lane(retraining: Retraining, where: torch.device, engine: EngineName, runs: int) -> Lane:

@@ -123,7 +123,17 @@ def test_dropout_does_not_matter() -> None:
     assert torch.equal(scores_of(GraSP(), dropped), found)
 
 
+def test_norms_that_run_leave_fresh_networks_as_they_are() -> None:
+    layers = [*MODEL[:2], nn.BatchNorm1d(5, eps=1e-9), *MODEL[2:]]
+    model, bare = nn.Sequential(*layers), nn.Sequential(*layers[:2], nn.Identity(), *layers[3:])
+    without = scores_of(GraSP(), bare)
+    assert torch.allclose(scores_of(GraSP(norms="running"), model), without, rtol=1e-4, atol=1e-9)
+    assert not torch.allclose(scores_of(GraSP(), model), without, rtol=0.1)
+
+
 def test_bad_settings_are_refused() -> None:
+    with pytest.raises(SettingError, match="norms is 1: expected batch or running"):
+        GraSP(norms=1)  # type: ignore[arg-type]
     for batches in (0, 1.5, float("nan")):
         with pytest.raises(SettingError, match=f"batches is {batches}: expected a whole number"):
             GraSP(batches=batches)  # type: ignore[arg-type]

@@ -131,7 +131,25 @@ def test_dropout_does_not_matter() -> None:
     assert found[0] == found[1] == found[2]
 
 
+def test_norms_that_run_leave_fresh_networks_as_they_are() -> None:
+    layers = [
+        nn.Flatten(),
+        nn.Linear(4, 5),
+        nn.BatchNorm1d(5, eps=1e-9),
+        nn.Tanh(),
+        nn.Linear(5, 3),
+    ]
+    model, bare = nn.Sequential(*layers), nn.Sequential(*layers[:2], nn.Identity(), *layers[3:])
+    running, without = scores_of(SNIP(norms="running"), model), scores_of(SNIP(), bare)
+    assert running.keys() == without.keys()
+    for name, score in running.items():
+        assert torch.allclose(score, without[name], rtol=1e-5, atol=1e-8)
+    assert not torch.allclose(scores_of(SNIP(), model)["1.weight"], without["1.weight"], rtol=0.1)
+
+
 def test_bad_settings_are_refused() -> None:
+    with pytest.raises(SettingError, match="norms is 'layer': expected batch or running"):
+        SNIP(norms="layer")  # type: ignore[arg-type]
     for batches in (0, 1.5, float("nan")):
         with pytest.raises(SettingError, match=f"batches is {batches}: expected a whole number"):
             SNIP(batches=batches)  # type: ignore[arg-type]

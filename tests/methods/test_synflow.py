@@ -134,6 +134,14 @@ def test_masks_are_nested_even_where_nothing_flows() -> None:
         assert smaller.overlap(larger).of_first == 1.0
 
 
+def test_a_sparsity_that_a_round_misses_by_rounding_is_taken_there() -> None:
+    # half of the rounds to 0.99 lead to 0.9, but for the last digit
+    task = load_task("digits", classes=[0, 1])
+    way = find("mlp", task, SynFlow(rounds=4), sparsity=[0.9, 0.99], seed=1, device="cpu")
+    alone = find("mlp", task, SynFlow(rounds=2), sparsity=0.9, seed=1, device="cpu")
+    assert way[0] == alone
+
+
 def test_bad_settings_are_refused() -> None:
     for rounds in (0, -1, 1.5, "3"):
         with pytest.raises(SettingError, match=f"rounds is {rounds!r}: expected a whole number"):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -82,9 +83,19 @@ def test_without_norms_photographs_are_learnt_slowly() -> None:
     assert Recipe.for_transfer(plain, signs).lr == usual.lr
 
 
+class Nameless:
+    def __call__(self, step: int, steps: int) -> float:
+        return 1.0
+
+
 def test_settings_are_described_in_json() -> None:
-    recipe = GOOD.but(schedule=partial(one_cycle, warmup=0.5))
-    described = describe_settings(recipe)
-    assert "warmup=0.5" in described["schedule"]
-    assert json.loads(json.dumps(described))["steps"] == 10
+    def described(schedule: Any) -> Any:
+        return describe_settings(GOOD.but(schedule=schedule))["schedule"]
+
+    slow, fast = (partial(one_cycle, warmup=share) for share in (0.5, 0.1))
+    assert described(slow) == described(partial(one_cycle, warmup=0.5))  # on another day, too
+    assert described(slow) != described(fast)
+    assert json.loads(json.dumps(described(slow)))["keywords"] == {"warmup": 0.5}
     assert describe_settings(GOOD)["schedule"] == "one_cycle"
+    with pytest.raises(SettingError, match="Nameless has no name to be known by"):
+        described(Nameless())

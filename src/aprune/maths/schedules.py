@@ -5,7 +5,7 @@ base value. Any function of that shape may be used where a schedule is asked for
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aprune.errors import SettingError
 
@@ -88,6 +88,17 @@ def sparsities_of_rounds(final: float, rounds: int) -> list[float]:
         [0.9, 0.99]
     """
     return [1.0 - (1.0 - final) ** (done / rounds) for done in range(1, rounds)] + [final]
+
+
+def reached(wanted: Sequence[float], sparsity: float) -> list[float]:
+    """Return those of some sparsities that a round has reached, but for rounding.
+
+    Example:
+        >>> halfway = sparsities_of_rounds(0.99, 2)[0]
+        >>> halfway < 0.9, reached([0.5, 0.9, 0.95], halfway)
+        (True, [0.5, 0.9])
+    """
+    return [one for one in wanted if one <= sparsity + 1e-9]
 
 
 SCHEDULES: dict[str, Schedule] = {

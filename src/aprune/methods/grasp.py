@@ -5,7 +5,7 @@ Wang, Zhang and Grosse, "Picking winning tickets before training by preserving g
 order. So the connections with the largest θ·Hg are kept: without them the gradient would be smaller.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aprune.errors import SettingError, check_whole, is_number
 from aprune.methods.protocol import Method, Outcome, Problem
-from aprune.methods.scores import add_up, differentiate, fresh_batches
+from aprune.methods.scores import Norms, add_up, check_norms, differentiate, fresh_batches
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class GraSP(Method):
         batches: Batches of training images that the loss is taken over.
         temperature: What the outputs are divided by before the softmax, so that an untrained network
             is sure of nothing.
+        norms: What batch norms normalise by meanwhile: `batch`, as in training, or `running`, by which
+            fresh ones leave everything as it is.
     """
 
     name: ClassVar[str] = "grasp"
@@ -35,16 +37,18 @@ class GraSP(Method):
     trains: ClassVar[bool] = False
     batches: int = 1
     temperature: float = 200.0
+    norms: Norms = field(default="batch", metadata={"unless_default": True})
 
     def __post_init__(self) -> None:
         check_whole("batches", self.batches, least=1)
+        check_norms(self.norms)
         if not is_number(self.temperature):
             raise SettingError(f"temperature is {self.temperature!r}: expected a number above 0")
 
     def search(self, problem: Problem) -> Outcome:
         """Score every connection once; all sparsities come from the same scores."""
         weights = problem.connections
-        batches = fresh_batches(problem, self.batches)
+        batches = fresh_batches(problem, self.batches, self.norms)
         slopes = add_up(differentiate(self._loss(problem, *b), weights) for b in batches)
         bends = add_up(self._bend(problem, slopes, *b) for b in batches)
         scores = {name: (bend * weights[name]).detach() for name, bend in bends.items()}

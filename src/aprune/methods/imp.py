@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from aprune.connections import Masks, masked_state
 from aprune.errors import SettingError, check_whole
 from aprune.initialise import initialise
-from aprune.maths.schedules import sparsities_of_rounds
+from aprune.maths.schedules import reached, sparsities_of_rounds
 from aprune.maths.select import shrink
 from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.training import Curve, Hook, choose_engine
@@ -62,7 +62,6 @@ class IMP(Method):
         found: dict[float, Masks] = {}
         states: dict[float, dict[str, Tensor]] = {}
         curves: list[Curve] = []
-        passed = -1.0
         start = _copy(model)
         level = choose_engine(problem.engine, model, self.rounds * recipe.steps)
         lane = Lane(model, engine=level)
@@ -77,12 +76,11 @@ class IMP(Method):
             )
             start = early[0].copy if early else start
             sizes = {name: tensor.abs() for name, tensor in tensors.items()}
-            for sparsity in [s for s in problem.sparsities if passed < s <= target]:
+            for sparsity in reached([s for s in problem.sparsities if s not in found], target):
                 found[sparsity] = shrink(masks, sizes, problem.kept(sparsity))
                 if problem.weights:
                     states[sparsity] = masked_state(model, found[sparsity])
             masks = shrink(masks, sizes, problem.kept(target))
-            passed = target
             model.load_state_dict(start)
         return Outcome(found, states, curves, recipe=recipe)
 

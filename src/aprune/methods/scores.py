@@ -1,28 +1,41 @@
 """Gradients of an untrained network, for methods that choose before any training."""
 
 from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from aprune.connections import NORMS
+from aprune.errors import SettingError
 from aprune.initialise import initialise
 from aprune.methods.protocol import Problem
 from aprune.training.batch import Images, draw_batches
 from aprune.training.device import dtype_of
 
+Norms = Literal["batch", "running"]
+"""What norms normalise by: what a batch has, or what was seen so far, which is nothing at first."""
 
-def fresh_batches(problem: Problem, number: int) -> list[tuple[Tensor, Tensor]]:
+
+def check_norms(norms: str) -> None:
+    """Raise a `SettingError` if norms cannot do that."""
+    if norms not in get_args(Norms):
+        raise SettingError(f"norms is {norms!r}: expected batch or running")
+
+
+def fresh_batches(
+    problem: Problem, number: int, norms: Norms = "batch"
+) -> list[tuple[Tensor, Tensor]]:
     """Give the network fresh weights, and return some batches of training images as they are.
 
-    Norms take the statistics of the batch, as in training. Nothing else is as in training: without
-    dropout one batch has one gradient.
+    Norms take the statistics of the batch, as in training, unless they are to be `running`. Nothing
+    else is as in training: without dropout one batch has one gradient.
     """
     initialise(problem.model, scheme="he", seed=problem.seed)
     problem.model.eval()
     for module in problem.model.modules():
         if isinstance(module, NORMS):
-            module.train()
+            module.train(norms == "batch")
     for weight in problem.connections.values():
         weight.requires_grad_()  # whoever froze it wants to keep it, not to hide it
     images = Images(problem.task, augment=False, dtype=dtype_of(problem.model))

@@ -15,7 +15,7 @@ import torch
 from aprune.connections import Masks
 from aprune.errors import check_whole
 from aprune.initialise import initialise
-from aprune.maths.schedules import sparsities_of_rounds
+from aprune.maths.schedules import reached, sparsities_of_rounds
 from aprune.maths.select import shrink
 from aprune.methods.protocol import Method, Outcome, Problem
 from aprune.methods.scores import differentiate
@@ -58,7 +58,7 @@ class SynFlow(Method):
             for target in targets:
                 flow = differentiate(twin(image).sum(), weights)
                 scores = {name: slope * weights[name].data for name, slope in flow.items()}
-                for sparsity in [s for s in problem.sparsities if s <= target and s not in found]:
+                for sparsity in reached([s for s in problem.sparsities if s not in found], target):
                     found[sparsity] = shrink(masks, scores, problem.kept(sparsity))
                 masks = shrink(masks, scores, problem.kept(target))
                 for name, mask in masks.items():
