@@ -150,6 +150,46 @@ def test_damage_is_told_in_one_line(
     )
 
 
+def test_damage_without_anything_before_it_is_a_new_beginning(
+    stop: Any, steps: list[int], tmp_path: Path
+) -> None:
+    stop(21, *FIND, "--out", tmp_path)
+    newest, *older = sorted(tmp_path.rglob("*.safetensors"), reverse=True)
+    for path in older:
+        path.unlink()
+    newest.write_bytes(newest.read_bytes()[:-1])
+    ended = subprocess.run(
+        [sys.executable, "-m", "aprune", *FIND, "--out", tmp_path], capture_output=True, text=True
+    )
+    assert ended.stderr == f"aprune: {newest} is damaged: going on from the beginning\n"
+
+
+def test_a_command_with_other_settings_leaves_the_state_alone(
+    aprune: Callable[..., Any], stop: Any, steps: list[int], tmp_path: Path
+) -> None:
+    """Which goes to the same folder, as the files of both have the same names."""
+    stop(31, *FIND, "--out", tmp_path / "archs")
+    found = tmp_path / "archs/mlp-digits-ap-0.9-seed0.arch.safetensors"
+    kept = _files(tmp_path)
+    assert len(kept) == 2
+    short = [word if word != "80" else "7" for word in FIND]
+    assert aprune(*short, "--out", tmp_path / "archs").status == 0
+    assert kept.items() <= _files(tmp_path).items()
+    retrain = ["transfer", found, "--task", "digits", "--classes", "5,6", "--images", "30"]
+    retrain += ["--out", tmp_path / "model/m.safetensors"]
+    stop(31, *retrain, "--steps", STEPS)
+    (tmp_path / "model/checkpoints/m.safetensors/.half-written").touch()
+    kept |= {name: data for name, data in _files(tmp_path).items() if "model/" in name}
+    assert aprune(*retrain, "--steps", 7).status == 0
+    (half,) = kept.keys() - _files(tmp_path).keys()  # what is nobody's state goes
+    assert half.endswith("half-written")
+    steps.clear()
+    assert aprune(*retrain, "--steps", STEPS).status == 0
+    assert aprune(*FIND, "--out", tmp_path / "archs").status == 0
+    assert len(steps) == 2 * (STEPS - 30)  # both went on from where they were
+    assert not list(tmp_path.rglob("checkpoints"))
+
+
 def test_full_disk(aprune: Callable[..., Any], tmp_path: Path) -> None:
     """No room for a state, but for the architecture: the search is done all the same."""
     code = "import sys; from aprune.training import checkpoint; from aprune.cli import main;"

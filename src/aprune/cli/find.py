@@ -116,11 +116,11 @@ def find(
                 checkpoint=checkpoint,
             )
 
-        with alone_at(checkpoint if team.first else None, fresh=fresh):
+        with alone_at(checkpoint if team.first else None, fresh=fresh) as done:
             found = option.with_room(do, changes, shrink=shrink_batch)
             if team.first:
                 _save(found, stems)
-                remove_checkpoint(checkpoint)
+                remove_checkpoint(checkpoint, done)
         if team.first:
             _print(found, stems, as_json=json)
 

@@ -131,20 +131,23 @@ def checkpoint_folder(folder: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def alone_at(checkpoint: Path | None, *, fresh: bool) -> Iterator[None]:
+def alone_at(checkpoint: Path | None, *, fresh: bool) -> Iterator[set[str]]:
     """Raise a `FileError` if another process is at the work whose state goes to that folder.
 
     Args:
         checkpoint: The folder; None does nothing.
         fresh: Whether to forget the state.
+
+    Yields:
+        The keys of the runs that are done within the block, to remove no other states than theirs.
     """
     if checkpoint is None:
-        yield
+        yield set()
         return
     from aprune.files import claimed
-    from aprune.training.checkpoint import CLAIM, remove_checkpoint
+    from aprune.training.checkpoint import CLAIM, noting_keys, remove_checkpoint
 
-    with claimed(checkpoint / CLAIM) as mine:
+    with claimed(checkpoint / CLAIM) as mine, noting_keys() as keys:
         if not mine:
             raise FileError(
                 f"another process is at the same work (its state is in {checkpoint}): wait for it, or"
@@ -152,7 +155,7 @@ def alone_at(checkpoint: Path | None, *, fresh: bool) -> Iterator[None]:
             )
         if fresh:
             remove_checkpoint(checkpoint)
-        yield
+        yield keys
 
 
 def check_replaceable(*paths: Path) -> None:

@@ -143,12 +143,12 @@ def transfer(
                 checkpoint=checkpoint,
             )
 
-        with alone_at(checkpoint if team.first else None, fresh=fresh):
+        with alone_at(checkpoint if team.first else None, fresh=fresh) as done:
             result = option.with_room(do, changes, shrink=shrink_batch)
             if team.first and out is not None:
                 result.save(out)
             if team.first and checkpoint is not None:
-                remove_checkpoint(checkpoint)
+                remove_checkpoint(checkpoint, done)
         if team.first:
             summary = _describe(result, data, out)
             if json:

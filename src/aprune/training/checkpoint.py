@@ -14,10 +14,11 @@ import contextlib
 import contextvars
 import hashlib
 import json
+import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -38,6 +39,7 @@ SHARE = 0.01
 """Of the time that states may take."""
 
 _KEPT = 2  # states of a training
+_STATE = re.compile(r"(?P<key>[0-9a-f]{16})-\d{4,}-\d{10,}\.safetensors")
 # Bytes a second of a busy disk, and seconds, before anything was measured.
 _SPEED, _LATENCY = 1.5e8, 0.01
 # What reading something damaged, or of another network, can end in.
@@ -99,13 +101,17 @@ class Checkpoint:
 
     def resume(self, training: int, load: Callable[[State], None]) -> bool:
         """Let a training go on from its newest sound state, if there is one; say which are not."""
-        for path in self._files(training):
+        found = self._files(training)
+        for path in found:
             try:
                 load(read_state(path, self.key))
             except torch.OutOfMemoryError:
                 raise
             except _DAMAGED:
-                _warn(f"{printable(path)} is damaged: going on from what was written before it")
+                way = (
+                    "from the beginning" if path == found[-1] else "from what was written before it"
+                )
+                _warn(f"{printable(path)} is damaged: going on {way}")
             else:
                 return True
         return False
@@ -146,19 +152,41 @@ class Checkpoint:
         return sorted(found, reverse=True)
 
 
-def remove_checkpoint(folder: Path) -> None:
+def remove_checkpoint(folder: Path, keys: Collection[str] | None = None) -> None:
     """Remove the states of a run, and its folder and the one above it if nothing else is there.
 
     A claim stays: only who holds it may take it away, or two would believe that the run is theirs.
+
+    Args:
+        folder: Where they are.
+        keys: Of the runs that are done, as `noting_keys` has them: states of others stay. None removes
+            all.
     """
     with contextlib.suppress(OSError):
         for path in () if folder.is_symlink() else list(folder.iterdir()):
+            state = _STATE.fullmatch(path.name)
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path.name != CLAIM:
+            elif path.name != CLAIM and (keys is None or state is None or state["key"] in keys):
                 path.unlink()
         folder.rmdir()
         folder.parent.rmdir()
+
+
+_noted: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar(
+    "aprune_checkpoint_keys", default=None
+)
+
+
+@contextlib.contextmanager
+def noting_keys() -> Iterator[set[str]]:
+    """Collect the keys of the runs whose states are kept within the block."""
+    keys: set[str] = set()
+    token = _noted.set(keys)
+    try:
+        yield keys
+    finally:
+        _noted.reset(token)
 
 
 _current: contextvars.ContextVar[Checkpoint | None] = contextvars.ContextVar(
@@ -179,7 +207,10 @@ def checkpointed(
     if folder is None:
         yield
         return
-    token = _current.set(Checkpoint(folder, describe()))
+    checkpoint, keys = Checkpoint(folder, describe()), _noted.get()
+    if keys is not None:
+        keys.add(checkpoint.key)
+    token = _current.set(checkpoint)
     try:
         yield
     finally:
