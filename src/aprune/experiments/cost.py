@@ -1,5 +1,7 @@
 """What accuracy costs: the steps of a search against what its architecture reaches."""
 
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from aprune.experiments import style
@@ -7,8 +9,7 @@ from aprune.experiments.plan import DENSE
 from aprune.experiments.report import base_of, name_arms, sparsities_of, title_of
 from aprune.maths.statistics import summarise
 
-_FACTOR, _OFFSET = 1.25, 0.12  # between methods of the same cost; where that is nothing
-_ROOM = 1.5  # beyond the dearest
+_APART = 0.5  # between methods of the same cost, as a part of what each cost has around it
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +25,8 @@ def draw_cost(frame: "pd.DataFrame") -> "Figure":
         frame: What `compare` returned, with at least one accuracy.
 
     Returns:
-        A figure; points are means, bars one standard deviation each way. Steps are spaced by factors,
-        and none at all has a place of its own on the left.
+        A figure; points are means, bars one standard deviation each way. Each number of steps has a
+        place of its own, in rising order, in which all methods that take so many are side by side.
     """
     frame = name_arms(frame).dropna(subset="accuracy")
     sparsities = sparsities_of(frame)
@@ -35,8 +36,8 @@ def draw_cost(frame: "pd.DataFrame") -> "Figure":
         for axes, sparsity in zip(panels, sparsities, strict=True):
             dense = frame["method"].map(base_of) == DENSE
             here = frame[(frame["sparsity"] == sparsity) | dense]
-            places = list(_side_by_side(here))
-            for x, method, part in places:
+            costs = _by_cost(here)
+            for x, method, part in _side_by_side(here, costs):
                 level = summarise(part["accuracy"].to_numpy())
                 axes.errorbar(
                     x,
@@ -47,9 +48,12 @@ def draw_cost(frame: "pd.DataFrame") -> "Figure":
                     label=title_of(method) if axes is panels[0] else None,
                     **{**style.look_of(method), "linestyle": ""},
                 )
-            axes.set_xscale("symlog", linthresh=1)
-            cheapest, dearest = min(x for x, _, _ in places), max(x for x, _, _ in places)
-            axes.set_xlim(min(-0.5, cheapest - _OFFSET), max(1.0, _ROOM * dearest))
+            borders = _borders(costs)
+            axes.set_xlim(borders[0], borders[-1])
+            middles = [(left + right) / 2 for left, right in pairwise(borders)]
+            axes.set_xticks(middles, [f"{steps:,.0f}" for steps in costs])
+            for border in borders[1:-1]:
+                axes.axvline(border, color="#E5E5E5", linewidth=0.8, zorder=0)
             axes.set_title(f"sparsity {sparsity:g}")
             axes.set_xlabel("steps of the search")
         panels[0].set_ylabel("accuracy on the new task")
@@ -57,12 +61,24 @@ def draw_cost(frame: "pd.DataFrame") -> "Figure":
     return figure
 
 
-def _side_by_side(frame: "pd.DataFrame") -> "Iterator[tuple[float, str, pd.DataFrame]]":
-    """Yield the methods with a place for each, so that none of the same cost hides another."""
+def _by_cost(frame: "pd.DataFrame") -> dict[float, list[str]]:
+    """Return which methods take how many steps, in rising order."""
     costs = frame.groupby("method", sort=False)["search_steps"].mean()
-    for steps, alike in costs.groupby(costs):
-        middle = (len(alike) - 1) / 2
-        for number, method in enumerate(alike.index):
-            aside = number - middle
-            x = steps * _FACTOR**aside if steps else _OFFSET * aside
-            yield float(x), str(method), frame[frame["method"] == method]
+    alike = {float(steps): list(group.index) for steps, group in costs.groupby(costs)}
+    return dict(sorted(alike.items()))
+
+
+def _borders(costs: Mapping[float, list[str]]) -> list[float]:
+    """Give each number of steps room, the more the more methods there are side by side."""
+    return list(
+        accumulate((1 + _APART * (len(alike) - 1) for alike in costs.values()), initial=0.0)
+    )
+
+
+def _side_by_side(
+    frame: "pd.DataFrame", costs: Mapping[float, list[str]]
+) -> "Iterator[tuple[float, str, pd.DataFrame]]":
+    """Yield the methods with a place for each, so that none of the same cost hides another."""
+    for left, alike in zip(_borders(costs), costs.values(), strict=False):
+        for number, method in enumerate(alike):
+            yield left + 0.5 + _APART * number, method, frame[frame["method"] == method]
