@@ -33,6 +33,13 @@ def test_one_sparsity_gives_one_architecture_and_several_a_list() -> None:
     assert find("mlp", TASK, Random(), sparsity=0).kept == one.total
 
 
+def test_settings_for_attach_do_no_harm_where_they_are_the_same() -> None:
+    recipe = Recipe(5, 0.1)
+    method = AP(sparsity=0.8, steps=5)
+    found = find("mlp", TASK, method, sparsity=0.8, recipe=recipe, device="cpu")
+    assert found == find("mlp", TASK, AP(), sparsity=0.8, recipe=recipe, device="cpu")
+
+
 def test_the_order_is_that_of_asking() -> None:
     asked = [0.9, 0.1, 0.5, 0.9]
     found = find("mlp", TASK, AP(), sparsity=asked, recipe=QUICK, device="cpu")
@@ -176,6 +183,16 @@ def test_a_compiled_network_has_the_architectures_of_a_plain_one() -> None:
             lambda: find("mlp", TASK, Random(), sparsity=0.5, include=["fc1.*", "features.*"]),
             SettingError,
             "no parameter matches 'features",
+        ),
+        (
+            lambda: find("mlp", TASK, AP(sparsity=0.2, steps=5), sparsity=0.9),
+            SettingError,
+            r"ap comes with sparsity=0\.2, but find searches with \[0\.9\]: leave sparsity out",
+        ),
+        (
+            lambda: find("mlp", TASK, AP(steps=5), sparsity=0.9, recipe=Recipe(6, 0.1)),
+            SettingError,
+            "ap comes with steps=5, but find searches with 6: leave steps out",
         ),
         (
             lambda: find("mlp", TASK, Random(), sparsity=0.5, device="gpu"),

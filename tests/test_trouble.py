@@ -13,7 +13,7 @@ from torch import nn
 
 import aprune as ap
 from aprune.cli.output import complain_of
-from aprune.errors import NetworkWarning, TaskError, TrainingError
+from aprune.errors import NetworkWarning, SettingError, TaskError, TrainingError
 from aprune.experiments.comparison import Comparison, TaskChoice, compare
 from aprune.training.fit import Training
 from helpers import other_world
@@ -70,6 +70,30 @@ def test_a_dead_network_is_noticed_once() -> None:
     )
 
 
+def test_a_loss_that_ends_far_above_guessing_is_noticed() -> None:
+    wild = ap.Recipe(30, 1000.0)
+    with pytest.warns(
+        NetworkWarning, match=r"where guessing has 1\.1: the training has gone astray"
+    ):
+        ap.transfer(None, "mlp", DIGITS, recipe=wild, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda task, recipe: ap.find("resnet20", task, sparsity=0.5, recipe=recipe),
+        lambda task, recipe: ap.transfer(None, "resnet20", task, recipe=recipe),
+        lambda task, recipe: list(
+            ap.transfer_many([ap.Retraining(None, "resnet20", task, recipe=recipe)])
+        ),
+    ],
+)
+def test_norms_over_a_single_value_are_told_in_one_line(do: Callable[..., object]) -> None:
+    tiny = ap.load_task("digits", size=4)  # a single place is left of it
+    with pytest.raises(SettingError, match="a single value of each channel from a batch of 1:"):
+        do(tiny, ap.Recipe(2, 0.1, batch=1))
+
+
 def test_a_dead_network_among_many_is_noticed() -> None:
     recipe = ap.Recipe(60, 0.1)
     todo = [ap.Retraining(None, parent, DIGITS, recipe=recipe) for parent in (Deaf, "mlp")]
@@ -119,7 +143,7 @@ def test_comparisons_tell_it_when_they_are_done(
     digits = TaskChoice("digits", classes=(0, 1), images=40)
     dead = Comparison(
         "conv",
-        digits,
+        replace(digits, classes=(1, 2)),
         digits,
         ("magnitude",),
         (0.999,),
@@ -133,8 +157,11 @@ def test_comparisons_tell_it_when_they_are_done(
         frame = compare(dead, tmp_path, device="cpu")
     assert frame["empty_layers"].item() > 0
     assert frame.attrs["dead"] == 1
+    assert frame.attrs["shared"] == 1
     complain_of(frame.attrs)
     assert capsys.readouterr().err == (
+        "aprune: the new task has 1 of the classes that were searched on, so it is no new one: give"
+        " others with --classes, or with --from-classes\n"
         "aprune: dead networks, with one and the same output for all images: 1 of those retrained; a"
         " lower sparsity or a smaller learning rate may help\n"
     )

@@ -1,7 +1,7 @@
 """`find`: an architecture inside a parent network, searched on a large task."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, overload
 
@@ -174,6 +174,7 @@ def search(
     for wanted in ordered:
         keep_count(total, wanted)  # fails now rather than at the end
     recipe = recipe or Recipe.for_search(model, task)
+    _check_left_to_find(method, {"sparsity": sparsities, "steps": recipe.steps})
     problem = Problem(
         model,
         tuple(connections),
@@ -237,6 +238,21 @@ def search(
         steps=outcome.steps,
         accuracy=accuracy,
     )
+
+
+def _check_left_to_find(method: Method, wanted: Mapping[str, Any]) -> None:
+    """Raise if a method comes with settings that a search sets itself, and other ones."""
+    for field in fields(method):
+        given = getattr(method, field.name)
+        if not field.metadata.get("set_by_find") or given == field.default:
+            continue
+        asked = wanted[field.name]
+        if given != asked and [given] != asked:
+            raise SettingError(
+                f"{method.name} comes with {field.name}={given!r}, but find searches with {asked!r}:"
+                f" leave {field.name} out, which is for attach, and give find a sparsity and a"
+                " recipe, such as Recipe(steps=…, lr=…)"
+            )
 
 
 def _check_kinds(task: object, method: object, recipe: object) -> None:

@@ -21,8 +21,8 @@ from helpers import states_every
 
 FIND = "find --parent conv --task digits --classes 0,1,2 --sparsity 0.9 --steps 60 --device cpu"
 COMPARE = (
-    "compare --parent mlp --from digits --to digits --images 50 --methods ap,random --sparsity 0.9"
-    " --seeds 1 --lrs 0.1 --search-steps 60 --steps 60 --device cpu"
+    "compare --parent mlp --from digits --from-classes 0,1 --to digits --classes 2,3 --images 50"
+    " --methods ap,random --sparsity 0.9 --seeds 1 --lrs 0.1 --search-steps 60 --steps 60 --device cpu"
 )
 # Runs commands on a small disk, and says how each ended.
 SCRIPT = """

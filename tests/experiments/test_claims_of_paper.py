@@ -200,12 +200,22 @@ def test_claim_4_is_undecided_across_the_margin() -> None:
 
 
 def test_poor_is_the_best_method_at_its_best_sparsity() -> None:
-    better = rows(6, "ap", [0.7, 0.4, 0.7, math.nan], sparsity=0.5)
+    better = rows(6, "ap", [0.7, 0.4, 0.7, 0.7, 0.4, math.nan], sparsity=0.5)
     verdict = verdict_of(4, figure(6, **POOR_ONES), better)
     assert verdict.evidence[1].endswith(
-        ": no, AP at sparsity 0.5 has 0.600 ± 0.173 over 3 seeds (left out: 1 run diverged)"
+        ": no, AP at sparsity 0.5 has 0.580 ± 0.164 over 5 seeds (left out: 1 run diverged)"
     )
     assert verdict.verdict == "does not hold"
+
+
+def test_a_few_seeds_do_not_say_who_is_poor() -> None:
+    few = rows(6, "ap", [0.7, 0.7, 0.7, 0.7], sparsity=0.5)
+    verdict = verdict_of(4, few)
+    assert verdict.verdict == "undecided"
+    assert verdict.evidence[1].endswith(
+        ": undecided below 5 seeds, AP at sparsity 0.5 has 0.700 ± 0.000 over 4 seeds,"
+        " not measured: random, IMP"
+    )
 
 
 def test_everything_is_not_poor_while_a_method_is_missing() -> None:

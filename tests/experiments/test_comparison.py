@@ -190,6 +190,16 @@ def test_methods_have_as_many_connections_where_layers_have_other_shapes(
     assert sorted(frame["empty_layers"]) == sorted(empty)
 
 
+def test_classes_that_were_searched_on_are_counted(tmp_path: Path, no_figure: None) -> None:
+    part = TaskChoice("digits", classes=(2, 3, 4), images=40)
+    few = dataclasses.replace(PLAIN, seeds=(0,), new_task=part)  # the search has 0, 1 and 2
+    assert compare(few, tmp_path, device="cpu").attrs["shared"] == 1
+    own = dataclasses.replace(few, new_task=dataclasses.replace(part, split="test"))
+    assert compare(own, tmp_path, device="cpu").attrs["shared"] == 0  # that is its purpose
+    with pytest.raises(SettingError, match="the search is on test images of digits"):
+        dataclasses.replace(few, search_task=TaskChoice("digits", images=30, split="test"))
+
+
 def test_densities_alone_go_onto_another_parent(
     tmp_path: Path, no_figure: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,11 @@ def complain_of(attrs: Mapping[Any, Any]) -> None:
     """Say what `attrs` of a comparison tell: damaged files, dead networks, and what is missing."""
     for path in attrs.get("damaged", ()):
         complain(f"{printable(path)} was damaged: its run was done again")
+    if shared := attrs.get("shared", 0):
+        complain(
+            f"the new task has {shared} of the classes that were searched on, so it is no new one: give"
+            " others with --classes, or with --from-classes"
+        )
     if dead := attrs.get("dead", 0):
         complain(
             f"dead networks, with one and the same output for all images: {dead} of those retrained; a"

@@ -13,8 +13,8 @@ always undecided.
 - A is about as good as B: the interval is within ±`MARGIN`; reversed if it is outside.
 - A costs little: the interval is below `LITTLE`; reversed if it is above.
 - Everything is poor: the highest mean accuracy over seeds, of any method at any sparsity, is below
-  `POOR`; reversed if it is not. Here no interval is asked for. All three pruned methods must be there
-  for a yes; the dense parent counts if it is.
+  `POOR`; reversed if it is not. Here no interval is asked for, but `FEWEST` seeds. All three pruned
+  methods must be there for a yes; the dense parent counts if it is.
 
 1. Figure 1: t_s = t_l/100 ends below t_s = t_l, gets to where that ends sooner, and t_l/1000 prunes
    everything, on every seed.
@@ -281,12 +281,14 @@ def _all_poor(frame: "pd.DataFrame", figure: str) -> _Part:
     summary = summarise(best["accuracy"].to_numpy())
     answer: bool | None = summary.mean < POOR
     absent = [title_of(name) for name in _PRUNED if name not in set(runs["method"])]
-    if answer and absent:
+    few = summary.n < FEWEST
+    if few or (answer and absent):
         answer = None
     without = f", {_NOT_MEASURED}: {', '.join(absent)}" if absent else ""
     where = "" if method == _DENSE else f" at sparsity {sparsity:g}"
     found = f"{title_of(method)}{where} has {summary} over {_count(summary.n, 'seed')}"
-    return _Part(answer, f"{what}: {_say(answer)}, {found}{left_out}{without}")
+    said = f"undecided below {FEWEST} seeds" if few else _say(answer)
+    return _Part(answer, f"{what}: {said}, {found}{left_out}{without}")
 
 
 def _is_above(interval: Interval) -> bool | None:

@@ -67,7 +67,9 @@ def compare(
         One row for each method, sparsity and seed. A retraining that diverged, or whose search died,
         has `diverged` set and no accuracy (nan). `attrs["complete"]` says whether all was done, and
         `attrs["damaged"]` which files of an earlier call were not believed, so that their runs were done
-        again; `attrs["dead"]` counts networks that give one output for all images.
+        again; `attrs["dead"]` counts networks that give one output for all images; `attrs["shared"]`
+        counts classes of the first repetition's new task that its search has seen images of, unless the
+        new task is in the search's own domain on purpose, with `split="test"`.
 
     Example:
         >>> import tempfile
@@ -102,6 +104,7 @@ def compare(
         str(path) for path in store.damaged[met_before:]
     ]
     frame.attrs["dead"] = work.dead
+    frame.attrs["shared"] = work.plan.count_shared_classes()
     return frame
 
 

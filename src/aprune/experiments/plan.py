@@ -187,6 +187,11 @@ class Comparison:
             raise SettingError(
                 f"mixups are {self.mixups!r}: expected shares from 0 to 1, and each once"
             )
+        if self.search_task.split == "test" and self.search_task.name == self.new_task.name:
+            raise SettingError(
+                f"the search is on test images of {self.search_task.name}, which the new task may be"
+                " judged on: search on split='train'"
+            )
         ordered = tuple(sorted(check_sparsity(sparsity) for sparsity in self.sparsities))
         object.__setattr__(self, "sparsities", ordered)
 
@@ -296,6 +301,14 @@ class Plan:
         return sum(
             p.numel() for p in find_connections(self._network(task, self._retrained)).values()
         )
+
+    def count_shared_classes(self) -> int:
+        """Return how many classes a new task has in common with its search, if that is no purpose."""
+        c, seed = self.comparison, self.comparison.seeds[0]
+        if c.new_task.split == "test" or c.new_task.name != c.search_task.name:
+            return 0
+        found, new = (self._task(choice, seed).classes for choice in (c.search_task, c.new_task))
+        return len(set(found) & set(new))
 
     def _transfer(self, arm: Arm, seed: int, trial: Trial, task: Task) -> TransferRun:
         recipe = self._recipe(task).but(lr=trial.lr, mixup=trial.mixup)

@@ -10,6 +10,7 @@ from aprune.errors import DeviceError, SettingError
 
 # In what PyTorch says.
 _LOST = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS")
+_SINGLE = "more than 1 value per channel"
 _FULL = ("out of memory", "ALLOC_FAILED")  # libraries ask for memory of their own
 
 
@@ -62,13 +63,14 @@ def mixed_precision(device: torch.device) -> contextlib.AbstractContextManager[o
 
 @contextlib.contextmanager
 def watched(batch: int) -> Iterator[None]:
-    """Say in one line what is wrong with a GPU that gives up in the block.
+    """Say in one line what is wrong with a GPU, or a norm, that gives up in the block.
 
     Args:
         batch: Images a step, to name a smaller number if there is too little memory.
 
     Raises:
         DeviceError: It has too little memory, or has stopped working.
+        SettingError: The network normalises over a single value.
 
     Example:
         >>> with watched(batch=64):
@@ -78,6 +80,13 @@ def watched(batch: int) -> Iterator[None]:
     """
     try:
         yield
+    except ValueError as error:
+        if _SINGLE not in str(error):
+            raise
+        raise SettingError(
+            f"the network has norms that get a single value of each channel from a batch of {batch}:"
+            " take batches of 2 or more, or larger images"
+        ) from error
     except RuntimeError as error:  # and an `OutOfMemoryError` is one
         reason = str(error).partition("\n")[0]
         lost = any(word in reason for word in _LOST)

@@ -41,6 +41,7 @@ _LOOK_EVERY = 25  # steps between two looks at the loss, each of which waits for
 _PROBES = 10  # looks at whether the network is still alive,
 _SETTLED = 50  # from this step on: running statistics of norms must have come about
 _SEEN = 64  # images that it is shown for that
+_WILD = 10  # times the loss of guessing, in the end: nobody has that who learns
 _COMPARE_EVERY = 500  # steps after which processes that train together compare what they hold
 
 
@@ -143,6 +144,7 @@ class Training:
         """Begin with step 0."""
         self.step, self._dead = 0, False
         self._recipe, self._schedule = recipe, find_schedule(recipe.schedule)
+        self._guessing = math.log(task.num_classes)
         self.numbers.seed(seed)
         self._loop.start(task)
         self._model.train()
@@ -267,9 +269,18 @@ class Training:
             self._load_block(first)
 
     def finish(self) -> Curve:
-        """Forget the gradients and return the losses."""
+        """Forget the gradients and return the losses; warn if they ended far above guessing."""
         self._loop.update.forget()
-        return Curve(tuple(self._loop.losses.tolist()))
+        curve = Curve(tuple(self._loop.losses.tolist()))
+        last = curve.final(10)
+        if last > max(_WILD * self._guessing, curve.loss[0]):
+            warnings.warn(
+                f"the loss ends at {last:.3g}, where guessing has {self._guessing:.3g}: the"
+                f" training has gone astray; try a smaller learning rate than {self._recipe.lr:g}",
+                NetworkWarning,
+                stacklevel=2,
+            )
+        return curve
 
     @property
     def _phase(self) -> Hashable:
