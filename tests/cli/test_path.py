@@ -365,3 +365,44 @@ def test_find_on_a_folder_of_images(aprune: Callable[..., Any], tmp_path: Path) 
     assert file.name == "logistic-my_b_pets-ap-0.5-seed0.arch.safetensors"
     assert str(file) in ended.out
     assert Architecture.load(file).shapes == {"fc.weight": (2, 192)}
+
+
+@pytest.mark.filterwarnings("default::aprune.errors.ApruneWarning")
+def test_files_of_a_folder_that_are_not_read_are_told(
+    aprune: Callable[..., Any], tmp_path: Path
+) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for count in range(5):
+            Image.new("RGB", (9, 7), (9 * count, 0, 0)).save(
+                tmp_path / "pets" / name / f"{count}.png"
+            )
+            (tmp_path / "pets" / name / f"{count}.heic").write_text("x")
+    (tmp_path / "pets" / "cat" / "\x1b[2J.\x1b[2J").write_text("x")
+    task = f"folder:{tmp_path / 'pets'}"
+    ended = aprune("data", "check", task)
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.endswith("\nNot read: 11 (10 .heic, 1 .\\x1b[2j).\n")
+    found = json.loads(aprune("data", "check", task, "--json").out)
+    assert found["left_out"] == {".heic": 10, ".\x1b[2j": 1}
+    ended = aprune(  # which loads the task several times
+        *(
+            "compare",
+            "--from",
+            task,
+            "--to",
+            task,
+            "--size",
+            8,
+            "--parent",
+            "logistic",
+            "--seeds",
+            1,
+        ),
+        *("--methods", "random", "--sparsity", 0.5, "--images", 4, "--steps", 2, "--lrs", 0.1),
+        *("--out", tmp_path / "out"),
+    )
+    assert ended.status == 0, ended.err
+    told = [line for line in ended.err.splitlines() if "not read" in line]
+    assert len(told) == 1
+    assert told[0].startswith("aprune: 11 files in ")

@@ -228,4 +228,7 @@ def test_figure1_refuses(aprune: Callable[..., Any], tmp_path: Path, list_tree: 
 def test_data_refuses(aprune: Callable[..., Any]) -> None:
     aprune("data", "fetch", "imagenet").assert_refused("'imagenet'", "digits")
     aprune("data", "check", "folder:").assert_refused("folder:PATH")
+    aprune("data", "check", "folder:nowhere").assert_refused(
+        "nowhere does not exist; give a folder"
+    )
     aprune("data", "burn").assert_refused("burn")

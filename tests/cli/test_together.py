@@ -149,5 +149,5 @@ def test_warnings_are_the_first_ones(
     for rank, expected in (("0", "aprune: careful\n"), ("1", "")):
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("RANK", rank)
-        _show_warning(ApruneWarning("careful"), ApruneWarning, "", 0)
+        _show_warning(set(), ApruneWarning("careful"), ApruneWarning, "", 0)
         assert capsys.readouterr().err == expected

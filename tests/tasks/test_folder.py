@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from aprune.errors import TaskError
-from aprune.tasks import Augment, load_task
-from aprune.tasks.folder import list_images
+from aprune.errors import ApruneWarning, TaskError
+from aprune.tasks import Augment, check, load_task
+from aprune.tasks.layout import list_images, name_left_out
 
 RED, BLUE = (200, 10, 20), (5, 15, 250)
 
@@ -38,10 +38,10 @@ def test_classes_sizes_and_split(pictures: Path) -> None:
 def test_the_split_does_not_depend_on_the_seed_but_on_the_names(pictures: Path) -> None:
     one, two = (load_task(f"folder:{pictures}", seed=seed) for seed in (0, 1))
     assert one.provenance["checksum"] == two.provenance["checksum"]
-    _, test = list_images(pictures)
+    test = list_images(pictures).test
     before = {file.name for file in test["reds"]}
     (pictures / "reds").rename(pictures / "crimson")
-    _, test = list_images(pictures)
+    test = list_images(pictures).test
     assert {file.name for file in test["crimson"]} == before
 
 
@@ -65,6 +65,42 @@ def test_train_and_test_folders_are_honoured(write_folder: Callable[..., Path]) 
     assert task.test_images[:, :, 0, 0].tolist() == [list(BLUE)] * 4
 
 
+def test_capitals_do_not_matter_to_train_and_test(write_folder: Callable[..., Path]) -> None:
+    files = {f"Train/{c}/{i}.png": (8, 8, RED) for c in "ab" for i in range(3)}
+    files |= {f"TEST/{c}/x{i}.png": (8, 8, BLUE) for c in "ab" for i in range(2)}
+    task = load_task(f"folder:{write_folder(files)}", size=8)
+    assert task.classes == ("a", "b")
+    assert task.train_images[:, :, 0, 0].tolist() == [list(RED)] * 6
+    assert task.test_images[:, :, 0, 0].tolist() == [list(BLUE)] * 4
+
+
+def test_what_is_beside_train_and_test_is_told(
+    write_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    files = {f"{p}/{c}/{i}.png": (8, 8, RED) for p in ("train", "test") for c in "ab" for i in "12"}
+    files |= {f"val/{c}/{i}.png": (8, 8, BLUE) for c in "ab" for i in range(3)}
+    files |= {"more/1.png": (8, 8, RED), "1.png": (8, 8, RED), "train/1.png": (8, 8, RED)}
+    root = write_folder(files)
+    (root / "val" / "a" / "1.heic").write_text("x")
+    (root / "notes").mkdir()
+    (root / "notes" / "1.txt").write_text("x")
+    (tmp_path / "elsewhere").mkdir()
+    (root / "Valid").symlink_to(tmp_path / "elsewhere")
+    told = (
+        r"11 files in .* not read: 7 in val/, 2 beside the class folders, 1 in Valid/, 1 in more/;"
+    )
+    with pytest.warns(ApruneWarning, match=told):
+        assert len(load_task(f"folder:{root}").train_labels) == 4
+    assert check(f"folder:{root}").left_out["in val/"] == 7
+
+
+@pytest.mark.parametrize("names", ["car train", "valid invalid"])
+def test_names_of_parts_may_be_classes(write_folder: Callable[..., Path], names: str) -> None:
+    files = {f"{c}/{i}.png": (8, 8, RED) for c in names.split() for i in range(2)}
+    files |= {f"{c}/old/3.png": (8, 8, RED) for c in names.split()}
+    assert load_task(f"folder:{write_folder(files)}").classes == tuple(sorted(names.split()))
+
+
 def test_classes_and_images_can_be_chosen(pictures: Path) -> None:
     task = load_task(f"folder:{pictures}", classes=["reds", "blues"], images=5)
     assert task.classes == ("reds", "blues")
@@ -73,16 +109,50 @@ def test_classes_and_images_can_be_chosen(pictures: Path) -> None:
         load_task(f"folder:{pictures}", images=100)
 
 
-def test_what_is_no_image_is_ignored(pictures: Path) -> None:
+def test_what_is_hidden_or_no_class_is_passed_over(pictures: Path) -> None:
     before = load_task(f"folder:{pictures}").provenance["checksum"]
     (pictures / "notes.txt").write_text("x")
-    (pictures / "reds" / "readme.md").write_text("x")
     (pictures / "reds" / ".hidden.png").write_text("x")
     (pictures / ".git").mkdir()
     (pictures / "reds" / ".thumbnails").mkdir()
     (pictures / "reds" / ".thumbnails" / "0.png").write_text("x")
     (pictures / "reds" / "folder.png").mkdir()
     assert load_task(f"folder:{pictures}").provenance["checksum"] == before
+    assert check(f"folder:{pictures}").left_out == {}
+
+
+def test_files_that_are_not_read_are_counted_and_told(pictures: Path, tmp_path: Path) -> None:
+    before = load_task(f"folder:{pictures}").provenance["checksum"]
+    (pictures / "reds" / "old").mkdir()
+    for number in range(3):
+        (pictures / "reds" / f"{number}.heic").write_text("x")
+        (pictures / "reds" / "old" / f"{number}.HEIC").write_text("x")
+    (pictures / "reds" / "0").write_text("x")
+    (pictures / "reds" / "x.a\nb").write_text("x")
+    (pictures / "blues" / "more").symlink_to(tmp_path)
+    Image.new("RGB", (4, 4)).save(pictures / "lost.png")
+    told = (
+        r"10 files in .*pictures not read: 6 \.heic, 1 \.a\\nb, 1 beside the class folders,"
+        r" 1 leading to no file, 1 without an ending; only \.bmp,"
+    )
+    for _ in range(2):  # out of the cache too
+        with pytest.warns(ApruneWarning, match=told):
+            task = load_task(f"folder:{pictures}")
+        assert task.provenance["checksum"] == before
+    found = check(f"folder:{pictures}")
+    assert found.left_out == {
+        ".heic": 6,
+        ".a\nb": 1,
+        "without an ending": 1,
+        "leading to no file": 1,
+        "beside the class folders": 1,
+    }
+    assert found.checksum == before
+
+
+def test_a_message_names_few_kinds_of_files() -> None:
+    told = name_left_out({f".{letter}": 1_000 for letter in "abcdefgh"})
+    assert told == "1,000 .a, 1,000 .b, 1,000 .c, 1,000 .d, 1,000 .e, 3,000 more"
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n", None])
@@ -137,6 +207,24 @@ def test_a_large_photograph_is_read_well(write_folder: Callable[..., Path]) -> N
         (["a/1.png", "a/2.png", "b/notes.txt"], "pictures/b has no images"),
         (["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"], "class b is only in"),
         (["train/a/1.png", "train/b/1.png", "test/a/1.png"], "test needs at least 2 sub-folders"),
+        (
+            ["Train/a/1.png", "Train/b/1.png", "val/a/1.png", "val/b/1.png"],
+            "has Train and val, but no test beside Train: rename val to test",
+        ),
+        (["train/1.png", "train/2.png", "valid/1.png", "valid/2.png"], "rename valid to test"),
+        (
+            ["train/a/1.png", "VAL/a/1.png", "validation/a/1.png"],
+            "rename VAL or validation to test.*; or put the class folders directly into",
+        ),
+        (["train/a/1.png", "train/b/1.png"], "has train, but no test beside train: add it"),
+        (["train/1.png", "train/2.png"], "has train, but no test beside train: add it"),
+        (
+            ["train/a/1.png", "more/1.png", "more/2.png"],
+            "no test beside train: .*; if train is a class, put images into it",
+        ),
+        (["a/1.png", "b/1.png", "Test/a/1.png", "Test/b/1.png"], "has Test, which cannot be told"),
+        (["training/a/1.png", "testing/a/1.png"], "expected one train and one test: rename them"),
+        (["train/a/1.png", "Train/a/1.png", "test/a/1.png"], "expected one train and one test"),
     ],
 )
 def test_folders_that_are_no_task(tmp_path: Path, files: list[str], message: str) -> None:
@@ -211,7 +299,7 @@ def test_names_that_are_no_text(pictures: Path) -> None:
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("name", ["train", "test", "greens"])
+@pytest.mark.parametrize("name", ["train", "test", "greens", "val"])
 def test_a_folder_that_is_a_link_is_refused(pictures: Path, tmp_path: Path, name: str) -> None:
     (pictures / name).symlink_to(tmp_path)
     with pytest.raises(TaskError, match=f"{name} is a link; expected a folder"):
@@ -224,4 +312,5 @@ def test_images_may_be_links_but_pipes_are_passed_over(pictures: Path, tmp_path:
     (pictures / "reds" / "0.png").symlink_to(tmp_path / "blob")
     os.mkfifo(pictures / "reds" / "pipe.png")
     (pictures / "reds" / "nowhere.png").symlink_to("nowhere.png")
-    assert load_task(f"folder:{pictures}").provenance["checksum"] == before
+    with pytest.warns(ApruneWarning, match="not read: 2 leading to no file"):
+        assert load_task(f"folder:{pictures}").provenance["checksum"] == before

@@ -151,6 +151,8 @@ def test_folders_can_be_checked_but_not_fetched(write_folder: Callable[..., Path
     assert fetch(f"folder:{root}") == str(root)
     with pytest.raises(TaskError, match="cannot be fetched"):
         fetch(f"folder:{root}/missing")
+    with pytest.raises(TaskError, match="missing does not exist; give a folder"):
+        check(f"folder:{root}/missing")
 
 
 def test_a_class_list_may_name_more_than_there_is(

@@ -5,6 +5,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, TextIO
 
 import typer
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Wherever it stands: who saw an error adds it at the end of the line.
         arguments = [word for word in given if word != "--debug"] or ["--help"]
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = partial(_show_warning, set())
             status = command.main(arguments, prog_name="aprune", standalone_mode=False) or 0
         sys.stdout.flush()
     except _Terminated as error:
@@ -130,6 +131,7 @@ _show_other = warnings.showwarning
 
 
 def _show_warning(
+    told: set[str],
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -138,8 +140,10 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     if issubclass(category, ApruneWarning):
-        if not _is_told_by_another(None):
-            complain(one_line(message))
+        text = one_line(message)
+        if text not in told and not _is_told_by_another(None):
+            complain(text)
+        told.add(text)  # a task may be loaded many times
     else:
         _show_other(message, category, filename, lineno, file, line)
 

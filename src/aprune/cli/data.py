@@ -78,13 +78,15 @@ def fetch_data(name: Name, json: option.Json = False) -> None:
 def check_data(name: Name, json: option.Json = False) -> None:
     """Check every image of a data set.
 
-    All are decoded anew and counted, and their checksum is computed.
+    All are decoded anew and counted, and their checksum is computed. Files of a folder that are not
+    read are counted too.
     """
     from aprune.tasks import check
+    from aprune.tasks.layout import name_left_out
 
     found = check(name)
     if json:
-        print_json({**asdict(found), "train": dict(found.train), "test": dict(found.test)})
+        print_json(asdict(found))
         return
     print_table(
         ("class", "training images", "test images"),
@@ -99,6 +101,8 @@ def check_data(name: Name, json: option.Json = False) -> None:
         f" {sum(found.test.values()):,} test images of {_shape(found.shape)}, SHA-256"
         f" {found.checksum}."
     )
+    if found.left_out:
+        say(f"Not read: {sum(found.left_out.values()):,} ({name_left_out(found.left_out)}).")
 
 
 def _count(number: int | None) -> str:

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ from aprune.errors import TaskError
 from aprune.tasks.cache import remember
 from aprune.tasks.dataset import DataSet
 from aprune.tasks.digits import read_digits
-from aprune.tasks.folder import read_folder
+from aprune.tasks.folder import check_folder, read_folder
 from aprune.tasks.hub import locate, obtain
 from aprune.tasks.parquet import (
     ParquetSet,
@@ -82,6 +82,7 @@ class DataCheck:
         test: Number of test images of each class that has any.
         shape: Channels, height and width of an image.
         checksum: SHA-256 of all pixels and labels.
+        left_out: In a folder, number of files that are not read, by their ending or where they are.
     """
 
     name: str
@@ -90,6 +91,7 @@ class DataCheck:
     test: Mapping[str, int]
     shape: tuple[int, int, int]
     checksum: str
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def task_names() -> tuple[str, ...]:
@@ -102,13 +104,12 @@ def task_names() -> tuple[str, ...]:
     return ("digits", *KNOWN, f"{FOLDER}PATH")
 
 
-def read_dataset(name: str, size: int | None = None, *, cached: bool = True) -> DataSet:
+def read_dataset(name: str, size: int | None = None) -> DataSet:
     """Read a whole data set, from the cache of decoded images if it is there.
 
     Args:
         name: One of `task_names()`.
         size: For a folder, the size to which its images are resized; others are read as they are.
-        cached: Whether the cache may be used.
 
     Returns:
         The data set.
@@ -120,11 +121,9 @@ def read_dataset(name: str, size: int | None = None, *, cached: bool = True) -> 
     if name == "digits":
         return read_digits()
     if name.startswith(FOLDER):
-        return read_folder(_folder_path(name), size, cached=cached)
+        return read_folder(_folder_path(name), size)
     known = _find_known(name)
     place = obtain(known)
-    if not cached:
-        return read_parquet(known, place)
     files = find_shards(place, "train") + find_shards(place, "test")
     return remember(known.name, place, files, "", lambda: read_parquet(known, place))
 
@@ -188,8 +187,7 @@ def check(name: str) -> DataCheck:
         >>> sum(check("digits").test.values())
         599
     """
-    where = fetch(name)
-    data = read_dataset(name, cached=False)
+    where, data, left_out = _read_anew(name)
     return DataCheck(
         name=name,
         where=where,
@@ -197,7 +195,20 @@ def check(name: str) -> DataCheck:
         test=_count(data, data.test_labels),
         shape=data.shape,
         checksum=data.checksum,
+        left_out=left_out,
     )
+
+
+def _read_anew(name: str) -> tuple[str, DataSet, Mapping[str, int]]:
+    """Return where a data set is, all of it past the cache, and what it leaves out."""
+    if name == "digits":
+        return EMBEDDED, read_digits(), {}
+    if name.startswith(FOLDER):
+        path = _folder_path(name)
+        return str(path), *check_folder(path)
+    known = _find_known(name)
+    place = obtain(known)
+    return str(place), read_parquet(known, place), {}
 
 
 def _describe(known: ParquetSet) -> DataDescription:
