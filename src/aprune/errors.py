@@ -15,7 +15,15 @@ class ArchitectureError(ApruneError):
 
 
 class TaskError(ApruneError):
-    """A data set is missing, damaged or smaller than what was asked of it."""
+    """A data set is missing, damaged or smaller than what was asked of it.
+
+    Attributes:
+        reason: Why an image cannot be read; None if something else is wrong.
+    """
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ParentError(ApruneError):

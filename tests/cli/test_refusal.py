@@ -138,6 +138,10 @@ def test_unreadable_image(aprune: Callable[..., Any], tmp_path: Path, list_tree:
     aprune("find", *find, "--out", tmp_path / "out").assert_refused(str(bad))
     aprune("data", "check", f"folder:{tmp_path / 'pets'}").assert_refused(str(bad))
     assert list_tree() == before
+    worse = tmp_path / "pets" / "cat" / "1.png"
+    worse.write_bytes(b"no image")
+    check = ("data", "check", f"folder:{tmp_path / 'pets'}")
+    aprune(*check).assert_refused("2 images cannot be read", str(bad), str(worse))
 
 
 def test_damaged_files(aprune: Callable[..., Any], arch: Path, tmp_path: Path) -> None:

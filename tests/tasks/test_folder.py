@@ -165,6 +165,23 @@ def test_an_unreadable_image_is_named(pictures: Path, content: bytes | None) -> 
     assert "\n" not in str(caught.value)
 
 
+def test_a_check_names_all_unreadable_images(pictures: Path) -> None:
+    bad = [pictures / "blues" / "3.jpg", pictures / "reds" / "0.png", pictures / "reds" / "8.png"]
+    for file in bad:
+        file.write_bytes(b"no image")
+    test = list_images(pictures).test  # one of them is for testing, so both parts are looked at
+    assert {file in test["blues"] + test["reds"] for file in bad} == {True, False}
+    with pytest.raises(TaskError, match=r"^3 images cannot be read: .*replace or remove") as caught:
+        check(f"folder:{pictures}")
+    assert all(str(file) in str(caught.value) for file in bad)
+    assert str(caught.value).isprintable()
+    for number in range(40):
+        (pictures / "reds" / f"bad{number}.png").write_bytes(b"no image")
+    with pytest.raises(TaskError, match=r"^43 images .* and 23 more \(the first:") as caught:
+        check(f"folder:{pictures}")
+    assert str(caught.value).count("g, ") == 19
+
+
 def test_modes_of_all_kinds_become_colour(write_folder: Callable[..., Path]) -> None:
     root = write_folder({f"{c}/{i}.png": (8, 8, RED) for c in "ab" for i in range(2)})
     grey = Image.new("L", (8, 8), 77)

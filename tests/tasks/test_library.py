@@ -137,6 +137,22 @@ def test_checking_does_not_trust_the_cache(
         check("cifar100")
 
 
+def test_a_check_names_all_unreadable_rows(
+    made: Made, encode: Callable[..., bytes], write_shard: Callable[..., Path]
+) -> None:
+    folder, pixels = made
+    blobs = [encode(image) for image in pixels["test"]]
+    blobs[2] = blobs[4] = b"no image"
+    write_shard(folder / "test-00000-of-00001.parquet", blobs, [0, 0, 2, 2, 0, 2])
+    rows = r"2 images cannot be read: .*00001\.parquet, row 2, .*00001\.parquet, row 4 \(the first"
+    with pytest.raises(TaskError, match=rows):
+        check("cifar100")
+    blobs[4] = blobs[3]
+    write_shard(folder / "test-00000-of-00001.parquet", blobs, [0, 0, 2, 2, 0, 2])
+    with pytest.raises(TaskError, match=r"row 2: the image cannot be read"):
+        check("cifar100")
+
+
 def test_damaged_files_are_described_as_such(made: Made) -> None:
     folder, _ = made
     (folder / "test-00000-of-00001.parquet").write_bytes(b"rubbish")

@@ -34,6 +34,7 @@ _FLOOR, _FACTOR = 1_000_000, 1_000
 _FORMATS = ("PNG", "WEBP", "JPEG", "BMP", "GIF", "TIFF", "PPM")
 _CHUNK = 64  # images given to a thread at once
 _WAVE = 64  # chunks under way at once, which bounds the memory for encoded images
+_NAMED = 20  # unreadable images that one message names
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,54 @@ def decode_images(
     return torch.from_numpy(pixels)
 
 
+def name_unreadable(
+    images: Iterable[Encoded], total: int, *, mode: str, size: int | None = None
+) -> TaskError | None:
+    """Decode images once more, all of them, and return an error that names those that cannot be read.
+
+    Args:
+        images: The encoded images.
+        total: How many there are.
+        mode: "RGB" or "L", as for `decode_images`.
+        size: Shorter side to resize to.
+
+    Returns:
+        The error, which names the first 20; None if all can be read.
+
+    Example:
+        >>> images = [Encoded(b"", "row 0"), Encoded(b"P5 1 1 255 7", "row 1"), Encoded(b"", "row 2")]
+        >>> print(name_unreadable(images, 3, mode="L"))  # doctest: +ELLIPSIS
+        2 images cannot be read: row 0, row 2 (the first: cannot identify ...); replace or remove them
+    """
+
+    def look(chunk: Sequence[Encoded]) -> list[tuple[str, TaskError]]:
+        faults = ((image.where, _find_fault(image, mode, size)) for image in chunk)
+        return [(printable(where), fault) for where, fault in faults if fault]
+
+    workers = 1 if size is None else os.cpu_count() or 1
+    bad: list[tuple[str, TaskError]] = []
+    with bar("looking for others", total) as advance, _quiet_pillow():
+        for chunk, found in _map_in_threads(look, _chunks(iter(images), _CHUNK), workers):
+            bad += found
+            advance(len(chunk))
+    if len(bad) < 2:
+        return bad[0][1] if bad else None
+    names = ", ".join(where for where, _ in bad[:_NAMED])
+    more = f" and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else ""
+    return TaskError(
+        f"{len(bad):,} images cannot be read: {names}{more} (the first: {bad[0][1].reason}); replace"
+        " or remove them"
+    )
+
+
+def _find_fault(image: Encoded, mode: str, size: int | None) -> TaskError | None:
+    try:
+        _decode(image, mode, size, None)
+    except TaskError as fault:
+        return fault
+    return None
+
+
 def _decode(
     image: Encoded, mode: str, size: int | None, like: tuple[int, ...] | None
 ) -> NDArray[np.uint8]:
@@ -137,7 +186,8 @@ def _decode(
     except Exception as error:
         reason = printable(error).partition("<_io")[0].strip()[:200] or type(error).__name__
         raise TaskError(
-            f"{printable(image.where)}: the image cannot be read ({reason}); replace or remove it"
+            f"{printable(image.where)}: the image cannot be read ({reason}); replace or remove it",
+            reason,
         ) from None
     return values[np.newaxis] if values.ndim == 2 else values.transpose(2, 0, 1)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from aprune.errors import ApruneWarning
+from aprune.errors import ApruneWarning, TaskError
 from aprune.tasks.cache import remember
 from aprune.tasks.dataset import DataSet
-from aprune.tasks.decode import Encoded, decode_images
+from aprune.tasks.decode import Encoded, decode_images, name_unreadable
 from aprune.tasks.layout import SUFFIXES, Layout, Listing, list_images, name_left_out
 from aprune.tasks.task import Augment
 
@@ -53,10 +53,16 @@ def check_folder(folder: Path) -> tuple[DataSet, Mapping[str, int]]:
         The whole data set, and how many files were not read, by their ending or where they are.
 
     Raises:
-        TaskError: The folder or an image is not as it should be.
+        TaskError: The folder is not as it should be, or images cannot be read: it names them all.
     """
     found = list_images(folder)
-    return _decode(folder, found, DEFAULT_SIZE), found.left_out
+    try:
+        return _decode(folder, found, DEFAULT_SIZE), found.left_out
+    except TaskError as error:
+        if error.reason is None:
+            raise
+        images = _encode(found.train) + _encode(found.test)
+        raise name_unreadable(images, len(images), mode="RGB", size=DEFAULT_SIZE) or error from None
 
 
 def _warn(folder: Path, left_out: Mapping[str, int]) -> None:

@@ -15,6 +15,7 @@ from aprune.tasks.folder import check_folder, read_folder
 from aprune.tasks.hub import locate, obtain
 from aprune.tasks.parquet import (
     ParquetSet,
+    check_parquet,
     count_rows,
     find_shards,
     read_class_names,
@@ -181,7 +182,8 @@ def check(name: str) -> DataCheck:
         name: One of `task_names()`.
 
     Returns:
-        What was found; anything wrong raises a `TaskError` that names file and row.
+        What was found; anything wrong raises a `TaskError` that names file and row, of all images
+        that cannot be read.
 
     Example:
         >>> sum(check("digits").test.values())
@@ -208,7 +210,7 @@ def _read_anew(name: str) -> tuple[str, DataSet, Mapping[str, int]]:
         return str(path), *check_folder(path)
     known = _find_known(name)
     place = obtain(known)
-    return str(place), read_parquet(known, place), {}
+    return str(place), check_parquet(known, place), {}
 
 
 def _describe(known: ParquetSet) -> DataDescription:

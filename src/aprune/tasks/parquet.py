@@ -14,7 +14,7 @@ import torch
 from aprune.errors import TaskError
 from aprune.files import printable
 from aprune.tasks.dataset import DataSet
-from aprune.tasks.decode import Encoded, decode_images
+from aprune.tasks.decode import Encoded, decode_images, name_unreadable
 from aprune.tasks.pages import measure, opened, read_footer
 from aprune.tasks.task import Augment
 
@@ -118,6 +118,26 @@ def read_parquet(known: ParquetSet, folder: Path) -> DataSet:
         classes=classes,
         augment=known.augment,
     )
+
+
+def check_parquet(known: ParquetSet, folder: Path) -> DataSet:
+    """Read the data set in `folder`; if images cannot be read, the error names them all.
+
+    Args:
+        known: What is known of it.
+        folder: The folder with `train-*.parquet` and `test-*.parquet`.
+
+    Returns:
+        The whole data set.
+    """
+    try:
+        return read_parquet(known, folder)
+    except TaskError as error:
+        if error.reason is None:
+            raise
+        shards = find_shards(folder, "train") + find_shards(folder, "test")
+        images = (image for shard in shards for image in _read_images(known, shard))
+        raise name_unreadable(images, count_rows(shards), mode=known.mode) or error from None
 
 
 def _read_part(
