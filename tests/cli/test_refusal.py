@@ -144,6 +144,16 @@ def test_unreadable_image(aprune: Callable[..., Any], tmp_path: Path, list_tree:
     aprune(*check).assert_refused("2 images cannot be read", str(bad), str(worse))
 
 
+def test_a_folder_without_its_prefix(
+    aprune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pics/ok").mkdir(parents=True)
+    aprune("data", "check", "pics/ok").assert_refused("'pics/ok'", "did you mean folder:pics/ok?")
+    find = [word for pair in (FIND | {"--task": "pics/ok"}).items() for word in pair]
+    aprune("find", *find).assert_refused("'pics/ok'", "did you mean folder:pics/ok?")
+
+
 def test_damaged_files(aprune: Callable[..., Any], arch: Path, tmp_path: Path) -> None:
     whole = arch.read_bytes()
     middle = len(whole) - 1000

@@ -96,6 +96,20 @@ def test_unknown_names(name: str, message: str) -> None:
             call(name)
 
 
+def test_the_name_of_a_folder_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("pics/ok", "cifar1"):
+        (tmp_path / name).mkdir(parents=True)
+    for call in (load_task, fetch, check):
+        with pytest.raises(TaskError, match=r"no task 'pics/ok'; did you mean folder:pics/ok\?$"):
+            call("pics/ok")
+        with pytest.raises(TaskError, match=r"did you mean cifar10+ or folder:cifar1\?$"):
+            call("cifar1")
+        for odd in ("x" * 5_000, "a\0b", "~nobody-of-this-name/x"):
+            with pytest.raises(TaskError, match="choose one of"):
+                call(odd)
+
+
 def test_names_lead_to_tasks() -> None:
     assert task_names() == ("digits", *KNOWN, "folder:PATH")
 

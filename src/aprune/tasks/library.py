@@ -1,5 +1,6 @@
 """The data sets that are known by name: reading, describing, fetching and checking them."""
 
+import contextlib
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from pathlib import Path
 import torch
 
 from aprune.errors import TaskError
+from aprune.files import printable
 from aprune.tasks.cache import remember
 from aprune.tasks.dataset import DataSet
 from aprune.tasks.digits import read_digits
@@ -245,8 +247,15 @@ def _count(data: DataSet, labels: torch.Tensor) -> dict[str, int]:
 def _find_known(name: str) -> ParquetSet:
     if name in KNOWN:
         return KNOWN[name]
-    near = difflib.get_close_matches(name, ("digits", *KNOWN), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(task_names())}"
+    meant = difflib.get_close_matches(name, ("digits", *KNOWN), n=1)
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # not every name can be a path
+        if name and Path(name).expanduser().is_dir():
+            meant.append(f"{FOLDER}{printable(name)}")
+    hint = (
+        f"did you mean {' or '.join(meant)}?"
+        if meant
+        else f"choose one of {', '.join(task_names())}"
+    )
     raise TaskError(f"there is no task {name!r}; {hint}")
 
 
