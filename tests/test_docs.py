@@ -12,6 +12,7 @@ A table under `<!-- settings: NAME -->` must list every setting of `aprune.NAME`
 """
 
 import dataclasses
+import inspect
 import os
 import re
 import shlex
@@ -247,6 +248,20 @@ def test_commands_are_found_in_shell_blocks() -> None:
         ("x.md:13", ["make", "test"]),
         ("x.md:13", ["aprune", "demo"]),
     ]
+
+
+FUNCTIONS = [name for name in aprune.__all__ if inspect.isfunction(getattr(aprune, name))]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_help_says_what_goes_in_and_what_comes_out(name: str) -> None:
+    function = getattr(aprune, name)
+    text = inspect.getdoc(function) or ""
+    sections = dict(re.findall(r"^(\w+):\n((?:    .*\n?|\n)+)", text, flags=re.MULTILINE))
+    told = re.findall(r"^    (\w+): \S", sections.get("Args", ""), flags=re.MULTILINE)
+    assert told == list(inspect.signature(function).parameters)
+    assert {"Returns", "Yields"} & set(sections)
+    assert "Example" in sections
 
 
 def read_settings() -> list[tuple[Path, str, dict[str, str]]]:

@@ -45,6 +45,9 @@ def find_connections(
             whatever their kind. Without it the rule above decides.
         exclude: Patterns of parameters that are left alone.
 
+    Returns:
+        The parameters themselves, not copies.
+
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
         >>> list(find_connections(net))

@@ -158,7 +158,39 @@ def search(
     progress: bool | None = None,
     checkpoint: Path | str | None = None,
 ) -> Found:
-    """Do what `find` does, and return all that is left behind: weights, curves, cost."""
+    """Do what `find` does, and return all that is left behind: weights, curves, cost.
+
+    Args:
+        parent: A name (see `parent_names`), a network of your own, or a function that builds one for
+            a task. It is not changed.
+        task: Where to search; only its training images are used to choose.
+        method: How connections are chosen: `AP()`, `IMP()`, `Random()`, with their settings.
+        sparsities: Fractions of connections to remove, one or more: one search gives one architecture
+            for each, in this order.
+        seed: Of everything random; the same seed gives the same architectures.
+        recipe: How the weights are trained on the way; None takes `Recipe.for_search`.
+        include: Patterns of parameters to choose from (see `find_connections`).
+        exclude: Patterns of parameters to leave alone.
+        weights: Whether to keep the network with its own weights for each architecture, as `transfer`
+            takes it for `start_from`; not of methods that train nothing.
+        device: `auto`, `cpu` or `cuda`.
+        engine: How training steps are run, as in `find`.
+        progress: Whether to show a bar; None shows it on a terminal.
+        checkpoint: A folder for the state of the search, written now and then. If one is there, the
+            search goes on from it, bit for bit. Remove it when the result is saved; None keeps nothing.
+
+    Returns:
+        The architectures, the networks if `weights` are kept, the training loss, the number of steps,
+        and how good the searched network itself is on its task.
+
+    Example:
+        >>> from aprune import IMP, Recipe, load_task
+        >>> quick = Recipe(steps=20, lr=0.05)
+        >>> digits = load_task("digits", classes=[0, 1, 2])
+        >>> found = search("mlp", digits, IMP(), sparsities=[0.5, 0.9], recipe=quick, weights=True)
+        >>> len(found.architectures), len(found.networks), found.steps
+        (2, 2, 20)
+    """
     if not sparsities:
         raise SettingError("no sparsity was given: expected at least one number below 1")
     _check_kinds(task, method, recipe)

@@ -134,6 +134,10 @@ def transfer(
             training goes on from it, bit for bit. Remove it when the result is saved; None keeps
             nothing.
 
+    Returns:
+        The retrained network, its accuracy on the test images of the new task, its training loss, and
+        the architecture with the shapes of that task.
+
     Example:
         >>> from aprune import Random, Recipe, find, load_task
         >>> old, new = load_task("digits", classes=[0, 1, 2]), load_task("digits", classes=[3, 4])

@@ -101,8 +101,19 @@ def load_model(path: Path | str, parent: Any = None) -> Trained:
         parent: A network of your own, or a function that builds it, if the model was not built from
             one of aprune's parents: a file may not name code to run.
 
+    Returns:
+        The network in evaluation mode, on the CPU, with its classes and all that its images need.
+
     Raises:
         FileError: The file is missing, damaged, foreign or does not fit.
+
+    Example:
+        >>> import tempfile
+        >>> from aprune import Recipe, load_task, transfer
+        >>> task, path = load_task("digits"), Path(tempfile.mkdtemp(), "digits.model.safetensors")
+        >>> transfer(None, "mlp", task, recipe=Recipe(steps=5, lr=0.05), device="cpu").save(path)
+        >>> load_model(path).predict(task.test_images).shape
+        torch.Size([599])
     """
     try:
         check_ordinary(path)

@@ -32,6 +32,9 @@ def attach(
         seed: Of the initial w.
         weights: Whether to keep the weights that go with each architecture.
 
+    Returns:
+        The search: call its `step` after each step of your optimiser, then `architecture` and `finish`.
+
     Example:
         >>> import torch
         >>> from aprune import AP
