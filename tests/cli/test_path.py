@@ -105,6 +105,15 @@ def test_methods_are_listed_with_their_settings(aprune: Callable[..., Any]) -> N
     one = aprune("methods", "rigl")
     assert all(word in one.out for word in ("Evci", "every", "fraction", "0.75", "a whole number"))
     assert "snip" not in one.out
+    assert "falls to zero along a cosine" in one.out  # as it says itself, and not what SET says
+    lines = {
+        line.split()[0]: line for line in aprune("methods", "ap").out.splitlines() if line.split()
+    }
+    for word in ("constant, hold, inverse_sqrt, one_cycle or warm_up", "How α changes"):
+        assert word in lines["w_schedule"]
+    assert lines["record"].split()[1] == "false"
+    assert lines["relative"].split()[1] == "true"
+    assert lines["dense_start"].split()[1] == "none"
     assert "It has no settings." in aprune("methods", "erk").out
     (document,) = json.loads(aprune("methods", "ap", "--json").out)
     assert document["settings"]["t_l"] == 100.0

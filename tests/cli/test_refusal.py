@@ -50,6 +50,7 @@ TRANSFER = ("--task", "digits", "--classes", "5,6", "--steps", 5)
         ({"--method": "random", "--set": "spread=thin"}, ["'thin'", "layer or global"]),
         ({"--method": "imp", "--set": "rewind=10"}, ["rewind", "2 steps"]),
         ({"--set": "gamma=some"}, ["'some'", "auto"]),
+        ({"--set": "w_schedule=slow"}, ["'slow'", "constant, hold", "one_cycle or warm_up"]),
         ({"--set": "gamma=-1"}, ["gamma is -1"]),
         ({"--set": "t-s=0"}, ["t_s is 0"]),
         ({"--set": "dense_start=1"}, ["dense_start is 1"]),

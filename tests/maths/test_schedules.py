@@ -3,6 +3,7 @@
 import math
 from functools import partial
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from aprune.errors import SettingError
 from aprune.maths.schedules import (
     SCHEDULES,
+    ScheduleName,
     constant,
     find_schedule,
     hold,
@@ -20,6 +22,11 @@ from aprune.maths.schedules import (
     sparsities_of_rounds,
     warm_up,
 )
+
+
+def test_the_type_of_names_is_the_table() -> None:
+    assert get_args(ScheduleName) == tuple(SCHEDULES)
+
 
 steps_of_a_run = st.integers(1, 3000)
 

@@ -4,12 +4,14 @@ import copy
 import dataclasses
 import itertools
 import json
+import re
 
 import pytest
 import torch
 from torch import nn
 
 from aprune import Recipe, find, load_task, transfer
+from aprune.cli.methods import meanings_of
 from aprune.connections import find_connections
 from aprune.errors import SettingError
 from aprune.finding import search
@@ -183,6 +185,13 @@ def test_its_settings_are_plain_and_frozen(method: Method) -> None:
     assert hash(method) == hash(find_method(method.name))
     with pytest.raises(dataclasses.FrozenInstanceError):
         method.name = "other"  # type: ignore[misc]
+
+
+def test_each_setting_has_a_sentence_that_says_what_it_means(method: Method) -> None:
+    meanings = meanings_of(method)
+    chosen = [f.name for f in dataclasses.fields(method) if not f.metadata.get("set_by_find")]
+    for name in chosen:
+        assert re.fullmatch(r"\S.{10,}\.", meanings.get(name, "")), name
 
 
 def test_weights_are_those_of_the_architecture(method: Method) -> None:

@@ -1,5 +1,7 @@
 """`aprune methods`: the ways to choose connections; and how their settings are read."""
 
+import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from types import NoneType, UnionType
@@ -54,10 +56,14 @@ def methods(
     if not settings:
         say("It has no settings.")
         return
+    meanings = meanings_of(chosen[0])
     print_table(
-        ("setting", "default", "expected"),
-        [(key, _show(getattr(chosen[0], key)), _expected(kind)) for key, kind in settings.items()],
-        left=("setting", "default", "expected"),
+        ("setting", "default", "expected", "meaning"),
+        [
+            (key, _show(getattr(chosen[0], key)), _expected(kind), meanings.get(key, ""))
+            for key, kind in settings.items()
+        ],
+        left=("setting", "default", "expected", "meaning"),
     )
 
 
@@ -104,6 +110,24 @@ def make_methods(names: Sequence[str], assignments: Sequence[str]) -> "tuple[Met
     return tuple(make_method(name, given) for name, given in own.items())
 
 
+def meanings_of(method: "Method") -> dict[str, str]:
+    """Return what the settings of a method mean: the first sentence on each under `Attributes:`.
+
+    Example:
+        >>> from aprune.methods import SNIP
+        >>> meanings_of(SNIP())["batches"]
+        'Batches of training images that the loss is taken over.'
+    """
+    meanings = {}
+    for kind in reversed(type(method).__mro__):  # a class knows better than those it comes from
+        text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
+        for name, about in re.findall(
+            r"^ {4}(\w+): (.*(?:\n {8}.*)*)", text.partition("\n\n")[0], flags=re.MULTILINE
+        ):
+            meanings[name] = re.split(r"(?<=\.) ", " ".join(about.split()))[0]
+    return meanings
+
+
 def _settings(method: "Method") -> dict[str, Any]:
     """Return the type of each setting that a user may give."""
     hints = get_type_hints(type(method))
@@ -140,11 +164,12 @@ def _expected(kind: Any) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
     words[NoneType] = "none"
     shown = [words.get(each, each if isinstance(each, str) else "") for each in _kinds(kind)]
-    return " or ".join(word for word in shown if word)
+    *others, last = [word for word in shown if word]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _show(value: object) -> str:
-    return "none" if value is None else str(value).lower() if value is True else str(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _describe(method: "Method") -> dict[str, Any]:

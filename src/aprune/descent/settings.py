@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from aprune.errors import SettingError, is_number
-from aprune.maths.schedules import Schedule, find_schedule
+from aprune.maths.schedules import Schedule, ScheduleName, find_schedule
 from aprune.maths.select import check_sparsity
 
 _BY_FIND = {"set_by_find": True}  # not for the command line
@@ -54,7 +54,7 @@ class Settings:
     w_start: float = field(default=0.0, metadata=_LATER)
     theta_start: Literal["he", "parent"] | float = "he"
     w_step: float = 0.01
-    w_schedule: str | Schedule = "warm_up"
+    w_schedule: ScheduleName | Schedule = "warm_up"
     relative: bool = True
     gamma: float | Literal["auto"] = "auto"
     dense_start: float | None = None

@@ -6,10 +6,13 @@ base value. Any function of that shape may be used where a schedule is asked for
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from aprune.errors import SettingError
 
 Schedule = Callable[[int, int], float]
+ScheduleName = Literal["constant", "hold", "inverse_sqrt", "one_cycle", "warm_up"]
+"""The names that `find_schedule` knows."""
 
 
 def constant(step: int, steps: int) -> float:  # noqa: ARG001
