@@ -131,9 +131,19 @@ def test_a_module_used_twice_is_no_tie() -> None:
 
 def test_a_parametrised_layer_is_refused_by_its_own_name() -> None:
     net = nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 2))
-    with pytest.raises(SettingError, match=r"^0\.weight has a parametrisation already"):
+    with pytest.raises(SettingError, match=r"^0\.weight has a parametrisation already: remove it"):
         find_connections(net)
     assert list(find_connections(net, exclude="0.weight")) == ["1.weight"]
+
+
+def test_patterns_that_leave_nothing_are_told_from_a_network_that_has_nothing() -> None:
+    net = nn.Sequential(*[nn.Linear(3, 3) for _ in range(5)])
+    with pytest.raises(SettingError, match=r"\* in exclude takes away 0\.weight, .*, …, and"):
+        find_connections(net, exclude="*")
+    with pytest.raises(SettingError, match=r"2\.\*, 1\.\* in exclude takes away 1\.bias, and"):
+        find_connections(net, include="1.bias", exclude=["2.*", "1.*"])
+    with pytest.raises(SettingError, match="the network has no connections: expected a parameter"):
+        find_connections(nn.LayerNorm(3), exclude="*")
 
 
 def test_has_norm() -> None:

@@ -57,23 +57,30 @@ def find_connections(
     """
     included, excluded = list_patterns(include) or [], list_patterns(exclude) or []
     found: dict[str, nn.Parameter] = {}
+    left_out: list[str] = []
     names: dict[int, list[str]] = {}
     for name, _, parameter in _every_parameter(model):
         names.setdefault(id(parameter), []).append(name)
     for name, module, parameter in _every_parameter(model):
         wanted = _matches(name, included) if included else _multiplies(name, module, parameter)
-        if not wanted or _matches(name, excluded):
+        if not wanted:
+            continue
+        if _matches(name, excluded):
+            left_out.append(name)
             continue
         if isinstance(module, parametrize.ParametrizationList):
-            raise SettingError(
-                f"{name} has a parametrisation already: fold or remove it before attaching"
-            )
+            raise _already(name, module)
         if len(names[id(parameter)]) > 1:
             raise SettingError(
                 f"{' and '.join(names[id(parameter)])} share one tensor, so a mask would fall "
                 "on all of them: exclude them"
             )
         found[name] = parameter
+    if left_out and not found:
+        raise SettingError(
+            f"no connections are left: {_some(excluded)} in exclude takes away {_some(left_out)}, and"
+            " there are no others; expected patterns that spare some"
+        )
     if not found:
         raise SettingError(
             "the network has no connections: expected a parameter with two or more dimensions"
@@ -105,7 +112,7 @@ def check_patterns(model: nn.Module, *patterns: str | Sequence[str] | None) -> N
     names = [name for name, _, _ in _every_parameter(model)]
     for pattern in itertools.chain.from_iterable(list_patterns(given) or [] for given in patterns):
         if not any(_matches(name, [pattern]) for name in names):
-            some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+            some = _some(names)
             raise SettingError(f"no parameter matches {pattern!r}: expected names as in {some}")
 
 
@@ -209,9 +216,7 @@ def parametrise(model: nn.Module, name: str, shown: nn.Module) -> None:
     """
     module, leaf = _owner(model, name)
     if parametrize.is_parametrized(module, leaf):
-        raise SettingError(
-            f"{name} has a parametrisation already: fold or remove it before attaching"
-        )
+        raise _already(name, module.get_submodule(f"parametrizations.{leaf}"))
     order = list(module._parameters)
     # unsafe skips a trial run, which would cost a copy of every weight
     parametrize.register_parametrization(module, leaf, shown, unsafe=True)
@@ -250,6 +255,19 @@ def masked_state(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Ten
     for name, mask in masks.items():
         state[name] *= mask.cpu()
     return state
+
+
+def _already(name: str, shown: nn.Module) -> SettingError:
+    """Say what to do about a parametrisation; that of a search is not to be removed by hand."""
+    ours = any(isinstance(part, TwoTemperatureMask) for part in shown.children())
+    return SettingError(
+        f"{name} has a parametrisation already"
+        + (", the mask of a search: call search.finish() first" if ours else ": remove it first")
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def _leave_class(module: nn.Module) -> None:

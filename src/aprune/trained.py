@@ -22,6 +22,7 @@ from aprune.training import predict
 
 _FORMAT = "aprune.model"
 _VERSIONS = ("1", "2")  # without bare tensors, and with them
+_WRITTEN = "a model that transfer, or find with --weights, has written"
 _LARGEST_IMAGE = 2**24  # numbers; a network of the user's own is tried out with two
 # What reading numbers and shapes that somebody made up can end in.
 _DAMAGED = (KeyError, TypeError, ValueError, OverflowError, RuntimeError)
@@ -120,7 +121,7 @@ def load_model(path: Path | str, parent: Any = None) -> Trained:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != _FORMAT:
-                raise FileError(f"{path} is no model of aprune's: expected one written by transfer")
+                raise FileError(f"{path} is no model of aprune's: expected {_WRITTEN}")
             if metadata.get("version") not in _VERSIONS:
                 raise FileError(f"{path} was written by a newer aprune: upgrade to read it")
             if metadata["version"] != _version_of(file.keys()):
@@ -129,7 +130,8 @@ def load_model(path: Path | str, parent: Any = None) -> Trained:
             if parent is None and about.parent not in parent_names():
                 raise FileError(
                     f"{path} was built from {quote(about.parent)}, which is not one of aprune's "
-                    "parents: say how to build it with the argument parent"
+                    "parents: say how to build it, with --parent module:factory or, in Python, with "
+                    "the argument parent"
                 )
             if parent is None:  # without memory for weights, which a file could ask for in vain
                 with torch.device("meta"):
@@ -153,7 +155,7 @@ def load_model(path: Path | str, parent: Any = None) -> Trained:
         )
     except OSError as error:
         raise FileError(
-            f"cannot read {path}: {error.strerror or error}; expected one written by transfer"
+            f"cannot read {path}: {error.strerror or error}; expected {_WRITTEN}"
         ) from error
     except ParentError as error:
         if parent is not None:  # theirs is the better explanation

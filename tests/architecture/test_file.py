@@ -139,9 +139,9 @@ def test_saving_where_nothing_can_be_written(tmp_path, saved):
 
 def test_no_file(tmp_path):
     assert refusal(tmp_path / "absent") == (
-        "there is no such file, expected one that `aprune find` wrote"
+        "there is no such file; expected a file that `aprune find` wrote"
     )
-    assert refusal(tmp_path).startswith("there is a folder")
+    assert refusal(tmp_path) == "it is a folder; expected a file that `aprune find` wrote"
     assert refusal(tmp_path / ("long" * 100))
     assert refusal(tmp_path / "nul\0")
 

@@ -289,8 +289,20 @@ def test_parent_of_the_users_own(
     (file,) = Path("here").iterdir()
     assert file.name == "their_network_make-digits-ap-0.5-seed0.arch.safetensors"
     aprune("transfer", file, *NEW).assert_refused("their_network:make", "--parent")
-    ended = aprune("transfer", file, *NEW, "--parent", "their_network:make", "--json")
+    own = ("--parent", "their_network:make", "--out", "own.model.safetensors")
+    ended = aprune("transfer", file, *NEW, *own, "--json")
     assert json.loads(ended.out)["of"] == 64 * 7 + 7 * 5
+    Architecture.load(file).with_provenance(parent="mlp").save("renamed.arch.safetensors")
+    again = ("transfer", "renamed.arch.safetensors", *NEW, "--start-from", "own.model.safetensors")
+    aprune(*again).assert_refused("'their_network:make'", "with --parent module:factory")
+    assert aprune(*again, *own).status == 0  # which does help
+    nameless = Architecture(Architecture.load(file).masks(), {"method": "ap"})  # as after `attach`
+    nameless.save("nameless.arch.safetensors")
+    ended = aprune("transfer", "nameless.arch.safetensors", *NEW)
+    ended.assert_refused(
+        "does not say which parent it was found in", "--parent, a name or module:f"
+    )
+    assert aprune("transfer", "nameless.arch.safetensors", *NEW, *own).status == 0
 
 
 def test_transfer_of_a_parent_with_tied_layers(

@@ -40,6 +40,8 @@ TRANSFER = ("--task", "digits", "--classes", "5,6", "--steps", 5)
         ({"--lr": "0"}, ["learning rate is 0"]),
         ({"--lr": "1e30"}, ["not finite"]),
         ({"--include": "nothing"}, ["no connections", "nothing"]),
+        ({"--exclude": "*"}, ["no connections are left: * in exclude", "fc1.weight"]),
+        ({"--parent": "mynet.py:build"}, ["'mynet.py:build'", "such as mynet:build"]),
         ({"--device": "abacus"}, ["'abacus'", "auto, cpu or cuda"]),
         ({"--set": "rounds=3"}, ["ap has no setting 'rounds'", "t_l, t_s"]),
         ({"--set": "steps=3"}, ["ap has no setting 'steps'"]),
@@ -166,7 +168,9 @@ def test_damaged_files(aprune: Callable[..., Any], arch: Path, tmp_path: Path) -
         aprune("transfer", tmp_path / name, *TRANSFER).assert_refused(str(tmp_path / name))
         dense = ("transfer", "--dense", "--parent", "mlp", *TRANSFER)
         aprune(*dense, "--start-from", tmp_path / name).assert_refused(str(tmp_path / name))
-    aprune("show", tmp_path).assert_refused("a folder")
+    aprune("show", tmp_path).assert_refused("it is a folder; expected a file")
+    start = aprune(*dense, "--start-from", tmp_path / "nowhere")
+    start.assert_refused("No such file", "expected a model that transfer, or find with --weights")
     aprune("show", tmp_path / "nowhere").assert_refused("no such file")
     aprune("show", arch, tmp_path / "nowhere").assert_refused("no such file")
 

@@ -280,6 +280,21 @@ def test_finishing_twice_is_finishing_once() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_an_architecture_is_carried_over_once_the_search_is_finished() -> None:
+    task = load_task("digits", classes=[0, 1, 2], images=60, seed=0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 3))
+    search = attach(model, AP(sparsity=0.5, steps=10, dense_start=0.0))
+    push(model, search, 10, 1, 8, 8)
+    found, quick = search.architecture(), Recipe(steps=5, lr=0.03)
+    with pytest.raises(
+        SettingError, match=r"1\.weight .* a search: call search\.finish\(\) first$"
+    ):
+        transfer(found, model, task, recipe=quick, device="cpu")
+    search.finish()
+    assert transfer(found, model, task, recipe=quick, device="cpu").architecture == found
+
+
 def test_only_ap_can_be_attached() -> None:
     with pytest.raises(SettingError, match="attach got imp: expected AP"):
         attach(small_net(), IMP())  # type: ignore[arg-type]

@@ -336,6 +336,11 @@ def test_bad_schemes_are_refused(bad: dict[str, Any]) -> None:
 def test_functions_that_cannot_be_computed_so_are_named() -> None:
     with pytest.raises(SettingError, match="expected one number for one v"):
         ap.solve(lambda v: v, 3)
+    for wrong, kind in (("x", "str"), (1.0, "float"), (None, "NoneType")):
+        with pytest.raises(SettingError, match=f"f gave an object of type {kind}: expected a tens"):
+            ap.solve(lambda v, wrong=wrong: wrong, 3)
+        with pytest.raises(SettingError, match=f"fit gave an object of type {kind}: expected a"):
+            ap.solve(lambda v, θ: v @ θ, 3, fit=lambda v, wrong=wrong: wrong)
     with pytest.raises(SettingError, match="many points at once"):
         ap.solve(lambda v: v.sum() if v.sum() > 1 else -v.sum(), 3)
     with pytest.raises(SettingError, match="not finite at any binary point"):

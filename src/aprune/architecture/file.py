@@ -68,8 +68,8 @@ def read(path: Path | str) -> Content:
     """
     try:
         if not Path(path).is_file():
-            found = "a folder" if Path(path).is_dir() else "no such file"
-            raise ArchitectureError(f"there is {found}, expected one that `aprune find` wrote")
+            found = "it is a folder" if Path(path).is_dir() else "there is no such file"
+            raise ArchitectureError(f"{found}; expected a file that `aprune find` wrote")
         with safe_open(path, framework="numpy") as file:
             return _read(file)
     except ArchitectureError as error:

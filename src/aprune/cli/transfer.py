@@ -207,6 +207,11 @@ def _name_parent(architecture: "Architecture | None", file: Path | None, parent:
     if parent is not None:
         return parent
     named = architecture.provenance.get("parent") if architecture is not None else None
+    if named is None:
+        raise SettingError(
+            f"{file} does not say which parent it was found in, as after a training loop of one's own:"
+            " give --parent, a name or module:factory"
+        )
     if named not in parent_names():
         raise SettingError(
             f"{file} was found in {named!r}, which is not one of aprune's parents:"

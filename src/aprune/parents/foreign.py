@@ -69,13 +69,21 @@ def build_from_spec(spec: str, task: TaskLike) -> nn.Module:
         except (Exception, SystemExit) as error:  # the module is anybody's code, a script even
             raise ParentError(
                 f"parent {spec!r} could not be imported ({_one_line(error)}); "
-                "expected package.module:factory"
+                f"expected package.module:factory{_such_as(module, path)}"
             ) from error
         if not callable(found) or isinstance(found, nn.Module):
             raise ParentError(
                 f"parent {spec!r} is {_kind(found)}; expected a function from a task to a network"
             )
         return call_factory(found, task, f"parent {spec!r}")
+
+
+def _such_as(module: str, path: str) -> str:
+    """Suggest the module of a file, where the name of the file was given."""
+    parts = Path(module.removesuffix(".py")).parts
+    if not module.endswith(".py") or not all(part.isidentifier() for part in parts):
+        return ""
+    return f", such as {'.'.join(parts)}:{path or 'factory'}"
 
 
 def call_factory(factory: Factory, task: TaskLike, label: str) -> nn.Module:

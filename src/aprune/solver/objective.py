@@ -38,7 +38,7 @@ class Objective:
         if self._fit is None:
             return theta
         with torch.no_grad():
-            fitted: Tensor = self._each(self._fit, (v,), self._data)
+            fitted: Tensor = self._each(self._best, (v,), self._data)
         return fitted
 
     def values(self, v: Tensor, theta: Tensor | None = None) -> Tensor:
@@ -109,11 +109,18 @@ class Objective:
 
     def _plain(self, v: Tensor, *rest: Tensor) -> Tensor:
         value = self._f(v, *rest)
+        _check_tensor("f", value, "one number for one v")
         if value.dim():
             raise SettingError(
                 f"f gave a tensor of shape {tuple(value.shape)}: expected one number for one v"
             )
         return value
+
+    def _best(self, v: Tensor, *rest: Tensor) -> Tensor:
+        assert self._fit is not None
+        theta = self._fit(v, *rest)
+        _check_tensor("fit", theta, "the best θ for one v")
+        return theta
 
     def _each(self, function: Callable[..., Any], points: Sequence[Tensor], data: Any) -> Any:
         """Call a function for every point of every problem."""
@@ -129,6 +136,13 @@ class Objective:
                     " operations alone, without `if`, `.item()` or changes in place"
                 ) from error
             raise
+
+
+def _check_tensor(name: str, given: object, meaning: str) -> None:
+    if not isinstance(given, Tensor):
+        raise SettingError(
+            f"{name} gave an object of type {type(given).__name__}: expected a tensor, {meaning}"
+        )
 
 
 def _both(v: Tensor, theta: Tensor | None) -> tuple[Tensor, ...]:
