@@ -70,6 +70,10 @@ class NetworkWarning(ApruneWarning):
     """A network that can hardly learn any more: dead, or with a layer that lets nothing through."""
 
 
+class EmptyLayerWarning(NetworkWarning):
+    """A layer that lets nothing through, since its last connection has gone."""
+
+
 def check_kind(given: object, kind: type, name: str, hint: str, *, optional: bool = False) -> None:
     """Raise a `SettingError` unless an argument is what it is meant to be.
 

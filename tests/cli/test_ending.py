@@ -109,7 +109,8 @@ def test_debug_shows_where_a_refusal_came_from(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_usage_stays_one_line_with_debug(aprune: Callable[..., Any]) -> None:
-    aprune("show", "--debug").assert_refused("FILE", "aprune show --help")
+    aprune("show", "--debug").assert_refused("FILE", "; see aprune show --help")
+    aprune("fin").assert_refused("Did you mean 'find'? See aprune --help\n")
 
 
 def test_interrupt(
@@ -169,14 +170,15 @@ def test_interrupt_of_a_real_search(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("out/*")} <= {"checkpoints"}
 
 
-def test_reader_that_goes_away(arch: Path) -> None:
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_reader_that_goes_away(arch: Path, how: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "aprune", "show", str(arch), "--json"]
+    command = [sys.executable, "-m", "aprune", "show", str(arch), *how]
     ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert ended.stderr == ""
-    assert ended.returncode == 1
+    assert ended.returncode == 128 + signal.SIGPIPE  # as of a tool that it has killed
 
 
 def test_terminal_without_unicode(arch: Path) -> None:

@@ -141,8 +141,58 @@ def test_find_has_words_for_every_method(
         *("find", "--parent", "mlp", "--task", "digits", "--method", method, "--sparsity", 0.9),
         *("--steps", 20, "--out", tmp_path),
     )
-    assert (ended.status, ended.err) == (0, "")
+    untrained = "aprune: {} trains nothing: --steps makes no difference\n".format
+    idle = method in ("random", "erk", "snip", "grasp", "synflow")
+    assert (ended.status, ended.err) == (0, untrained(method) if idle else "")
     assert ("trained nothing" in ended.out) == (method in ("snip", "grasp", "synflow"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--method random --lr 3 --steps 5", "random trains nothing: --steps and --lr make no"),
+        ("--method snip --batch 9", None),  # which is what it looks at
+        ("--method synflow --batch 9", "synflow trains nothing: --batch makes no difference"),
+        ("--method magnitude --steps 5", None),
+        (
+            "--method magnitude --steps 5 --set when=start",
+            "magnitude trains nothing: --steps makes",
+        ),
+        ("--method imp --steps 10 --set rounds=2", None),
+        (
+            "--method imp --steps 10 --set rounds=2 --set steps=4",
+            "steps=4 takes the place of --steps",
+        ),
+        ("--method imp --set rounds=2 --set steps=4", None),
+        ("--method ap --steps 10 --lr 0.01 --batch 9", None),
+    ],
+)
+def test_options_that_a_method_has_no_use_for_are_named(
+    aprune: Callable[..., Any], tmp_path: Path, options: str, said: str | None
+) -> None:
+    find = ("find", "--parent", "logistic", "--task", "digits", "--sparsity", 0.5)
+    ended = aprune(*find, *options.split(), "--out", tmp_path)
+    assert ended.status == 0
+    assert ended.err.count("\n") == (said is not None)
+    assert (said or "") in ended.err
+
+
+def test_a_single_step_is_one_step(aprune: Callable[..., Any], tmp_path: Path) -> None:
+    one = ("--parent", "logistic", "--task", "digits", "--steps", 1)
+    find = ("find", *one, "--sparsity", 0.5, "--out", tmp_path)
+    assert "The search took 1 step;" in aprune(*find, "--method", "magnitude").out
+    assert "The search took 1 step;" in aprune(*find, "--method", "continuous").out
+    assert "The search took 1 step;" in aprune(*find, "--method", "set").out
+    assert " in 1 step to " in aprune("transfer", "--dense", *one).out
+
+
+def test_an_empty_layer_is_named_once(aprune: Callable[..., Any], tmp_path: Path) -> None:
+    few = ("--sparsity", 0.99999, "--steps", 10, "--out", tmp_path)
+    ended = aprune("find", "--parent", "mlp", "--task", "digits", *few)
+    assert ended.status == 0
+    (line,) = [line for line in ended.err.splitlines() if "one and the same output" not in line]
+    assert line.startswith("aprune: warning: no connection is left in fc")
+    assert " of mlp-digits-ap-0.99999-seed0, so nothing passes through" in line
 
 
 def test_find_passes_on_the_settings_of_ap(aprune: Callable[..., Any], tmp_path: Path) -> None:
@@ -344,6 +394,9 @@ def test_show(aprune: Callable[..., Any], archs: Path, arch: Path) -> None:
         assert line.split()[-2:] == [f"{count:,}" for count in dead]
     assert "no layer is empty" in ended.out
     assert "method: ap" in ended.out
+    accuracy = found.provenance["test_accuracy"]
+    assert f"test_accuracy: {accuracy:.6g}\n" in ended.out
+    assert len(str(accuracy)) > len(f"{accuracy:.6g}")
     other = Architecture.load(archs / "mlp-digits-ap-0.5-seed0.arch.safetensors")
     assert f"shares {found.overlap(other).shared:,} connections" in ended.out
 

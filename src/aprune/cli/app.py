@@ -14,7 +14,7 @@ from aprune.cli import bound, compare, data, demo, find, methods, reproduce, sho
 from aprune.cli.output import complain, one_line
 from aprune.errors import ApruneError, ApruneWarning, SettingError
 
-UNEXPECTED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+UNEXPECTED, WRONG_INPUT, INTERRUPTED, UNREAD, TERMINATED = 1, 2, 130, 141, 143
 TOGETHER = ("find", "transfer")
 
 
@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0 if all went well; 2 if the input was wrong, 1 if something broke, 130 if it was interrupted
-        and 143 if it was asked to end (SIGTERM), each with one line on stderr.
+        and 143 if it was asked to end (SIGTERM), each with one line on stderr; 141, and no line, if
+        whoever read the output has gone.
 
     Example:
         >>> main(["data", "check", "digits", "--json"])  # doctest: +ELLIPSIS
@@ -53,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, quiet = TERMINATED, _is_told_by_another(error)
     except KeyboardInterrupt:
         status = INTERRUPTED
+    except SystemExit as error:  # libraries make that of a closed pipe, with the status 1
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return _close_quietly()
     except Exception as error:
         if not ending.status:
             if isinstance(error, BrokenPipeError):
@@ -193,7 +198,8 @@ def _explain(error: Exception) -> tuple[int, str]:
         context = getattr(error, "ctx", None)
         place = context.command_path if context else "aprune"
         message = one_line(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
-        return WRONG_INPUT, f"{message[:1].lower()}{message[1:]}; see {place} --help"
+        see = " See" if message.endswith("?") else "; see"
+        return WRONG_INPUT, f"{message[:1].lower()}{message[1:]}{see} {place} --help"
     reason = one_line(f"{type(error).__name__}: {error}").rstrip(": ")
     return (
         UNEXPECTED,
@@ -214,6 +220,6 @@ def _is_usage(error: Exception) -> bool:
 
 
 def _close_quietly() -> int:
-    """Whoever read the output has gone: let the last flush go nowhere."""
+    """Let the last flush go nowhere, and end as tools do that SIGPIPE has ended."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return UNEXPECTED
+    return UNREAD

@@ -1,6 +1,7 @@
 """`aprune find`: search architectures, one file for each sparsity."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from aprune.cli.output import (
     check_replaceable,
     checkpoint_folder,
     complain,
+    count,
     output_folder,
     path_safe,
     print_json,
@@ -23,6 +25,7 @@ from aprune.cli.output import (
 if TYPE_CHECKING:
     from aprune.architecture import Architecture
     from aprune.finding import Found
+    from aprune.methods import Method
 
 EXAMPLE = (
     "Example: aprune find --parent mlp --task digits --classes 0,1,2,3,4 --method ap"
@@ -78,6 +81,7 @@ def find(
     Writes PARENT-TASK-METHOD-SPARSITY-seedK.arch.safetensors for each sparsity: which connections
     are there, one bit each, and where it comes from. After an interruption the same command goes on.
     """
+    from aprune.errors import EmptyLayerWarning
     from aprune.finding import search
     from aprune.tasks import load_task
     from aprune.training import Recipe, choose_device
@@ -92,9 +96,12 @@ def find(
     option.check_shrink(shrink_batch)
     choose_device(device)
     drawn = option.read_classes(classes)
-    with joined(device) as team, output_folder(out, mine=team.first):
+    with joined(device) as team, output_folder(out, mine=team.first), warnings.catch_warnings():
+        warnings.simplefilter("ignore", EmptyLayerWarning)  # told with the result, of all methods
         with team.in_turn():
             data = load_task(task, classes=drawn, images=images, size=size, seed=seed)
+        if team.first:
+            _tell_idle(chosen, changes)
         start = f"{path_safe(parent)}-{path_safe(data.name)}-{method}"
         stems = [out / f"{start}-{s}-seed{seed}" for s in sparsities]
         check_replaceable(*(_add(stem, end) for stem in stems for end in (ARCHITECTURE, MODEL)))
@@ -123,6 +130,19 @@ def find(
                 remove_checkpoint(checkpoint, done)
         if team.first:
             _print(found, stems, as_json=json)
+
+
+def _tell_idle(method: "Method", changes: Mapping[str, Any]) -> None:
+    """Say which options of the training the method has no use for."""
+    given = [name for name, value in changes.items() if value is not None]
+    if own := [name for name in given if getattr(method, name, None) is not None]:
+        complain(f"--set {own[0]}={getattr(method, own[0])} takes the place of --{own[0]}")
+    if method.trains and getattr(method, "when", "trained") == "trained":  # not at the `start`
+        return
+    used = () if method.trains or not method.looks else ("batch",)
+    if idle := [f"--{name}" for name in given if name not in used]:
+        verb = "makes" if len(idle) == 1 else "make"
+        complain(f"{method.name} trains nothing: {' and '.join(idle)} {verb} no difference")
 
 
 def _add(stem: Path, ending: str) -> Path:
@@ -157,20 +177,22 @@ def _print(found: "Found", stems: Sequence[Path], *, as_json: bool) -> None:
         say(f"The search's own weights are beside them, as {MODEL} files.")
     if found.accuracy is not None:
         say(
-            f"The search took {found.steps:,} steps; its own net ends at training loss"
+            f"The search took {count(found.steps, 'step')}; its own net ends at training loss"
             f" {origin['train_loss']:.3f} and has {found.accuracy:.1%} of its test images right."
         )
     elif found.steps and not found.curves:
-        passes = "1 pass" if found.steps == 1 else f"{found.steps:,} passes"
-        say(f"The search took {passes} and trained nothing.")
+        say(f"The search took {count(found.steps, 'pass', 'passes')} and trained nothing.")
     elif found.steps:
-        loss = origin["train_loss"]
         say(
-            f"The search took {found.steps:,} steps; its last round ends at training loss {loss:.3f}."
+            f"The search took {count(found.steps, 'step')}; its last round ends at training loss"
+            f" {origin['train_loss']:.3f}."
         )
     for arch, stem in pairs:
         if arch.empty_layers():
-            complain(f"warning: {stem.name} has no connection in {', '.join(arch.empty_layers())}")
+            complain(
+                f"warning: no connection is left in {', '.join(arch.empty_layers())} of {stem.name}, so"
+                " nothing passes through; try a lower sparsity, or --exclude it"
+            )
 
 
 def _describe(arch: "Architecture", stem: Path, *, weights: bool) -> dict[str, Any]:

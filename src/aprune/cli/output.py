@@ -67,6 +67,16 @@ def print_table(
     _console().print(table)
 
 
+def count(number: int, one: str, several: str = "") -> str:
+    """Write a number of things.
+
+    Example:
+        >>> count(1, "step"), count(1_000, "step"), count(0, "pass", "passes")
+        ('1 step', '1,000 steps', '0 passes')
+    """
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
 def draw_bar(fraction: float, width: int = 12) -> str:
     """Draw a fraction as a bar; anything above nothing shows.
 

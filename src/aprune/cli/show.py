@@ -83,14 +83,19 @@ def _print_layers(architecture: "Architecture") -> None:
 def _tell_origin(provenance: Mapping[str, Any]) -> list[str]:
     """Tell where it comes from, whatever a file of somebody else's may hold there."""
     return [
-        f"{key}: {', '.join(_pairs(value)) if isinstance(value, dict) else value}"
+        f"{key}: {', '.join(_pairs(value)) if isinstance(value, dict) else _short(value)}"
         for key, value in provenance.items()
         if value is not None
     ]
 
 
 def _pairs(value: Mapping[str, Any]) -> list[str]:
-    return [f"{key} {entry}" for key, entry in value.items() if entry is not None]
+    return [f"{key} {_short(entry)}" for key, entry in value.items() if entry is not None]
+
+
+def _short(value: object) -> str:
+    """Leave out the digits of a number that say nothing."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _describe(

@@ -12,6 +12,7 @@ from aprune.cli.output import (
     check_replaceable,
     checkpoint_folder,
     complain,
+    count,
     output_folder,
     path_safe,
     print_json,
@@ -267,7 +268,7 @@ def _print(summary: dict[str, Any], data: "Task") -> None:
         f" {summary['parent']} with {summary['connections']:,} of {summary['of']:,} connections"
         f" (sparsity {summary['sparsity']:.4g}{kind}), retrained on"
         f" {summary['train_images']:,} images of {data.num_classes} classes of {data.name} in"
-        f" {summary['steps']:,} steps to training loss {summary['train_loss']:.3f}."
+        f" {count(summary['steps'], 'step')} to training loss {summary['train_loss']:.3f}."
     )
     if summary["out"]:
         say(f"The model is in {summary['out']}.")

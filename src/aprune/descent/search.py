@@ -14,7 +14,7 @@ from aprune.connections import Masks, attach_masks, fold, has_norm, masked_state
 from aprune.descent.settings import Settings
 from aprune.descent.step import Descent
 from aprune.descent.theory import Recorder, Theory
-from aprune.errors import NetworkWarning, SearchError, SettingError
+from aprune.errors import EmptyLayerWarning, NetworkWarning, SearchError, SettingError
 from aprune.maths.schedules import find_schedule, ramp
 from aprune.maths.seed import derive_seed
 from aprune.maths.select import keep_count, keep_largest
@@ -276,7 +276,7 @@ class Search(Hook):
                 f"at sparsity {sparsity:g}, after {self._step} of {self.steps} steps, no connection"
                 f" is left in {', '.join(empty)}, so nothing passes through; try a lower sparsity, a"
                 " smaller w_step, or exclude it",
-                NetworkWarning,
+                EmptyLayerWarning,
                 stacklevel=2,
             )
         if self._keep_weights and sparsity != self.sparsities[-1]:
