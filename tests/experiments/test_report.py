@@ -63,6 +63,19 @@ def test_table_has_means_counts_rates_and_paired_differences(frame: pd.DataFrame
     assert lines["0.99", "AP"][:2] == ("0.600 ± 0.141", "2 (1 diverged)")
 
 
+def test_without_differences_to_ap_nothing_is_said_of_them(frame: pd.DataFrame) -> None:
+    assert tabulate(frame).header[-1] == "AP − method"
+    assert "AP − method is the mean" in write_table(frame)
+    assert write_table(frame).splitlines()[0].endswith("from 5 seeds on.")
+    for alone in (frame[frame["method"] != "ap"], frame[frame["method"] == "ap"]):
+        table = tabulate(alone)
+        assert table.header == ("sparsity", "method", "accuracy", "seeds", "learning rate")
+        assert {len(row) for row in table.rows} == {5}
+        assert table.rows[0][4] == ("0.3" if len(alone) == 9 else "0.1")
+        assert "AP −" not in write_table(alone)
+        assert write_table(alone).splitlines()[0].endswith("standard deviation over seeds.")
+
+
 def test_only_seeds_that_both_finished_are_paired(frame: pd.DataFrame) -> None:
     interval = interval_of(frame, "ap", "random", 0.99)
     assert interval is not None
@@ -121,6 +134,19 @@ def test_figure_has_a_line_a_method_and_a_band_for_the_dense_parent(frame: pd.Da
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "0.99"]
     left, right = axes.get_xlim()
     assert left > right  # sparser towards the right
+
+
+def test_the_dense_parent_alone_is_drawn_by_seeds() -> None:
+    alone = pd.concat([rows("dense", 0.0, [0.8, 0.9, 1.0]), rows("dense, fine_tuned", 0.0, [0.7])])
+    (axes,) = draw_accuracy(alone).axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["dense", "dense, fine-tuned"]
+    assert axes.get_xlabel() == ""  # there is no sparsity
+    seeds = [points.get_offsets()[:, 1].tolist() for points in axes.collections[:1]]
+    assert seeds == [[0.8, 0.9, 1.0]]
+    means = [bars.lines[0].get_ydata().tolist() for bars in axes.containers]
+    assert [mean for (mean,) in means] == pytest.approx([0.9, 0.7])
+    (bar,) = axes.containers[0].lines[2][0].get_segments()
+    assert bar[:, 1].tolist() == pytest.approx([0.8, 1.0])
 
 
 def test_a_figure_says_when_it_is_of_the_papers_protocol(frame: pd.DataFrame) -> None:

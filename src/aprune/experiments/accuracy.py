@@ -28,6 +28,7 @@ _DODGE = 1.03  # bars stand side by side, so that none hides another
 _WIDEST = 1.4  # all of them, and no more than this power of the way to the next sparsity
 _SHARE = 0.45
 _APART = 0.08  # of the axis between two labels
+_ASIDE = 0.08  # between the seeds and their mean
 _AHEAD_OF = "ap"
 
 Points = list[tuple[float, float, float]]
@@ -42,10 +43,13 @@ def draw_accuracy(frame: "pd.DataFrame") -> "Figure":
     Returns:
         A figure, of column width unless there are many methods; lines are means, bands or bars one
         standard deviation each way. With enough seeds a second panel has the differences of AP to the
-        others seed by seed, with their 95 % intervals: what all methods have in common is not in it.
+        others seed by seed, with their 95 % intervals: what all methods have in common is not in it. A
+        dense parent that is alone has no sparsity, and every seed is shown instead.
     """
     frame = name_arms(frame)
     curves = list(_points(frame))
+    if all(base_of(method) == DENSE for method in frame["method"]):
+        return _draw_dense(frame, [method for method, _ in curves])
     many = len(curves) > _MANY
     width = style.PAGE_WIDTH if many else style.COLUMN_WIDTH
     with style.styled():
@@ -60,14 +64,36 @@ def draw_accuracy(frame: "pd.DataFrame") -> "Figure":
         for number, (method, points) in enumerate(curves):
             aside = dodge ** (number - (len(curves) - 1) / 2)
             _draw_curve(axes, method, points, aside, bands=len(curves) <= _FEW)
-        inside = frame.iloc[0].get("figure") == "figure2"
-        axes.set_ylabel("accuracy on unseen images" if inside else "accuracy on the new task")
-        axes.set_title(_describe(frame))
+        _label(axes, frame)
         _finish(below, sparsities_of(frame))
         # below the axes: inside, it would lie on the dense parent's band
         handles, labels = axes.get_legend_handles_labels()
         style.add_legend(figure, handles, labels, most=7 if many else 4)
     return figure
+
+
+def _draw_dense(frame: "pd.DataFrame", methods: list[str]) -> "Figure":
+    """Draw the accuracy of every seed of dense parents, beside it mean and standard deviation."""
+    with style.styled():
+        figure = style.make_figure()
+        axes = figure.add_subplot()
+        for place, method in enumerate(methods):
+            look = style.look_of(method)
+            accuracies = frame.loc[frame["method"] == method, "accuracy"].dropna().to_numpy()
+            summary = summarise(accuracies)
+            axes.scatter([place] * summary.n, accuracies, color=look["color"], alpha=0.5, s=9)
+            std = summary.std if summary.n > 1 else 0.0
+            axes.errorbar([place + _ASIDE], [summary.mean], yerr=[std], capsize=2, **look)
+        axes.set_xticks(range(len(methods)), [title_of(method) for method in methods])
+        axes.set_xlim(-0.5, len(methods) - 0.5)
+        _label(axes, frame)
+    return figure
+
+
+def _label(axes: "Axes", frame: "pd.DataFrame") -> None:
+    inside = frame.iloc[0].get("figure") == "figure2"
+    axes.set_ylabel("accuracy on unseen images" if inside else "accuracy on the new task")
+    axes.set_title(_describe(frame))
 
 
 def _dodge(sparsities: list[float], curves: int) -> float:

@@ -17,6 +17,8 @@ _AND = ", "  # between a method and its variant
 RESHUFFLED = ", reshuffled"
 """Ends the name of a method whose connections were moved within their layers."""
 
+_AHEAD = "AP − method"
+
 FEWEST = 5
 """Seeds below which no interval is shown: resampling two or three numbers pretends to know."""
 
@@ -33,7 +35,8 @@ def tabulate(frame: "pd.DataFrame") -> Table:
     """Summarise the rows of `compare`: a line for each sparsity and method.
 
     Accuracy is mean ± standard deviation over the seeds that did not diverge. The difference to AP is
-    taken seed by seed, with a 95 % interval if there are enough of them.
+    taken seed by seed, with a 95 % interval if there are enough of them; where there is none, there is
+    no column for it.
 
     Args:
         frame: What `compare` returned.
@@ -62,8 +65,9 @@ def tabulate(frame: "pd.DataFrame") -> Table:
                     _describe_interval(difference),
                 )
             )
-    header = ("sparsity", "method", "accuracy", "seeds", *chosen.values(), "AP − method")
-    return Table(header, tuple(lines))
+    header = ("sparsity", "method", "accuracy", "seeds", *chosen.values(), _AHEAD)
+    last = len(header) if any(line[-1] for line in lines) else -1
+    return Table(header[:last], tuple(line[:last] for line in lines))
 
 
 def name_arms(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -115,10 +119,14 @@ def write_table(frame: "pd.DataFrame") -> str:
         return "No retraining is finished yet: run the same command again.\n"
     first = frame.iloc[0]
     table = tabulate(frame)
+    ahead = (
+        f"; {_AHEAD} is the mean of the differences seed by seed, with its 95 % interval from {FEWEST}"
+        " seeds on"
+    )
     lines = [
         f"Parent {parents_of(first)}, {first['images']:,} training images. Accuracy on the test images"
-        " of the new task, mean ± standard deviation over seeds; AP − method is the mean of the"
-        f" differences seed by seed, with its 95 % interval from {FEWEST} seeds on.",
+        " of the new task, mean ± standard deviation over seeds"
+        f"{ahead if _AHEAD in table.header else ''}.",
         "",
         _join(table.header),
         _join(["---"] * len(table.header)),
