@@ -1,6 +1,7 @@
 """Architecture pruning: its step by hand, the letter of the paper, and searches that go wrong."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -93,7 +94,7 @@ def test_the_penalty_of_the_paper_reaches_theta_too() -> None:
     # θ ← θ − β·(∇ + 2γθ): with a γ this large the weights shrink, however they are trained
     sizes = []
     for gamma in (0.01, 1.0):
-        method = plain_descent(0.5, 9, gamma=gamma)
+        method = replace(plain_descent(0.5, 9, gamma=gamma), sparsity=None, steps=None)
         recipe = QUICK.but(steps=60, weight_decay=0.0)
         found = search_for(
             "mlp", TASK, method, sparsities=[0.01], recipe=recipe, weights=True, device="cpu"
