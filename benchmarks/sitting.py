@@ -39,6 +39,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     before = len(find_runs(ask.out))
     with sharing_the_gpu(), contextlib.ExitStack() as stack:
+        stack.callback(pack, ask.out)  # when all have stopped, however it ends
         workers = [Worker(ask, place, begin) for place in range(ask.processes)]
         for worker in workers:
             stack.callback(worker.stop)
@@ -49,7 +50,6 @@ def main() -> int:
                 pack(ask.out)
                 tell(ask.out, before, begin)
                 told = time.monotonic()
-    pack(ask.out)
     tell(ask.out, before, begin)
     return max(worker.status for worker in workers)
 

@@ -4,6 +4,7 @@ import importlib.util
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,20 @@ def test_a_sitting_shares_its_runs_and_is_gone_on_with(tmp_path: Path) -> None:
         assert {Path(name).name for name in archive.getnames()} == there
     assert len(there) == 3 + 4 * (3 + 2)  # searches; four methods, three rates, two figures
     assert sit("--out", tmp_path / "bad", "reproduce figure9").returncode == 2
+
+
+def test_a_sitting_that_is_ended_packs_what_there_is(tmp_path: Path) -> None:
+    script, long = SCRIPTS[0].parent / "sitting.py", "reproduce all --scale small --parent mlp"
+    command = [sys.executable, str(script), "--processes", "1", "--out", str(tmp_path), long]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        while not list(tmp_path.glob("runs/[!.]*.json")):
+            time.sleep(0.1)
+            assert process.poll() is None
+        process.terminate()
+    assert process.returncode == 143
+    there = {path.name for path in (tmp_path / "runs").glob("[!.]*.json")}
+    with tarfile.open(tmp_path / "runs.tar.xz") as archive:
+        assert {Path(name).name for name in archive.getnames()} == there
 
 
 def test_published_numbers_are_compared_with_runs_of_their_own(tmp_path: Path) -> None:

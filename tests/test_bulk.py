@@ -8,7 +8,17 @@ import torch
 from torch import Tensor, nn
 
 import aprune.parents.vgg
-from aprune import Random, Recipe, Result, Retraining, find, load_task, transfer, transfer_many
+from aprune import (
+    Random,
+    Recipe,
+    Result,
+    Retraining,
+    bulk,
+    find,
+    load_task,
+    transfer,
+    transfer_many,
+)
 from aprune.bulk import _count, _Pace
 from aprune.errors import TrainingError
 from aprune.progress import Clock
@@ -159,6 +169,27 @@ def test_nothing_to_do_is_nothing_done() -> None:
     assert list(transfer_many([], device="cpu")) == []
 
 
+def test_what_an_iterator_takes_is_not_the_length_of_a_retraining(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, paces = [0.0], []
+
+    class Noted(_Pace):
+        def __init__(self, clock: Clock) -> None:
+            super().__init__(clock)
+            paces.append(self)
+
+    def give() -> Iterator[Retraining]:
+        for retraining in several("mlp")[2:4]:
+            now[0] += 1_000.0  # as it would to search once more
+            yield retraining
+
+    monkeypatch.setattr(bulk, "_Pace", Noted)
+    monkeypatch.setattr(bulk.time, "monotonic", lambda: now[0])
+    assert len(list(transfer_many(give(), lanes=1, total=2, device="cpu"))) == 2
+    assert paces[0]._longest == {1: 0.0}
+
+
 def test_several_are_expected_to_last_longer_than_one() -> None:
     for limit, number, starts in (
         (100.0, 1, True),
@@ -174,6 +205,11 @@ def test_several_are_expected_to_last_longer_than_one() -> None:
     assert pace._expect(2) == 15.0
     assert pace._expect(8) == 30.0
     assert not _Pace(Clock(0.0)).may_start(1)
+    tired = _Pace(Clock(20.0))
+    tired._longest[1] = 10.0
+    assert tired.may_start(1)
+    assert not tired.may_start(4)
+    assert not tired.may_start(1)  # or the rest of a group would be asked for, and left
     assert _Pace(Clock(None)).may_start(1_000)
 
 

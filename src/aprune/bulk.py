@@ -146,16 +146,16 @@ def _do_group(
     made: list[Lane] = []
     number = lanes
     while pace.may_start(number or 1):
+        # all are asked for before any begins: whoever makes them may train something, too
+        together = list(itertools.islice(group, number or 1))
+        if number is None and together:
+            made.append(_make_lane(together[0], where, engine, total))
+            number = _count(made[0].model, where)
+            together += itertools.islice(group, number - 1)
+        if not together:
+            return
         runs: list[_Run] = []
-        with pace.timing(runs), contextlib.ExitStack() as stack:
-            # all are asked for before any begins: whoever makes them may train something, too
-            together = list(itertools.islice(group, number or 1))
-            if number is None and together:
-                made.append(_make_lane(together[0], where, engine, total))
-                number = _count(made[0].model, where)
-                together += itertools.islice(group, number - 1)
-            if not together:
-                return
+        with pace.timing(len(together)), contextlib.ExitStack() as stack:
             for place, retraining in enumerate(together):
                 if place == len(made):
                     made.append(_make_lane(retraining, where, engine, total))
@@ -177,11 +177,13 @@ class _Pace:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._longest: dict[int, float] = {}
+        self._over = False
 
     def may_start(self, number: int) -> bool:
-        """Tell whether so many would probably be done in time."""
+        """Tell whether so many would probably be done in time; once they would not, none may start."""
         left = self._clock.left
-        return left is None or left > self._expect(number)
+        self._over |= left is not None and left <= self._expect(number)
+        return not self._over
 
     def _expect(self, number: int) -> float:
         if number in self._longest:
@@ -190,13 +192,12 @@ class _Pace:
         return min(guesses, default=0.0)
 
     @contextlib.contextmanager
-    def timing(self, runs: Sequence[object]) -> Iterator[None]:
-        """Remember how long the block lasts, which does as many as there are in the end."""
+    def timing(self, number: int) -> Iterator[None]:
+        """Remember how long the block lasts, which does so many side by side."""
         begin = time.monotonic()
         yield
-        if runs:
-            lasted = time.monotonic() - begin
-            self._longest[len(runs)] = max(lasted, self._longest.get(len(runs), 0.0))
+        lasted = time.monotonic() - begin
+        self._longest[number] = max(lasted, self._longest.get(number, 0.0))
 
 
 def _make_lane(retraining: Retraining, where: torch.device, engine: EngineName, runs: int) -> Lane:

@@ -206,7 +206,7 @@ def search(
     for wanted in ordered:
         keep_count(total, wanted)  # fails now rather than at the end
     recipe = recipe or Recipe.for_search(model, task)
-    _check_left_to_find(method, {"sparsity": sparsities, "steps": recipe.steps})
+    _check_left_to_find(method, {"sparsity": ordered, "steps": [recipe.steps]})
     problem = Problem(
         model,
         tuple(connections),
@@ -272,16 +272,17 @@ def search(
     )
 
 
-def _check_left_to_find(method: Method, wanted: Mapping[str, Any]) -> None:
+def _check_left_to_find(method: Method, wanted: Mapping[str, list[Any]]) -> None:
     """Raise if a method comes with settings that a search sets itself, and other ones."""
     for field in fields(method):
         given = getattr(method, field.name)
         if not field.metadata.get("set_by_find") or given == field.default:
             continue
         asked = wanted[field.name]
-        if given != asked and [given] != asked:
+        if sorted(set(given if isinstance(given, Sequence) else [given])) != asked:
+            shown = asked[0] if len(asked) == 1 else asked
             raise SettingError(
-                f"{method.name} comes with {field.name}={given!r}, but find searches with {asked!r}:"
+                f"{method.name} comes with {field.name}={given!r}, but find searches with {shown!r}:"
                 f" leave {field.name} out, which is for attach, and give find a sparsity and a"
                 " recipe, such as Recipe(steps=…, lr=…)"
             )

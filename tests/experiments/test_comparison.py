@@ -186,6 +186,12 @@ def test_methods_have_as_many_connections_where_layers_have_other_shapes(
     assert {method for method, _ in trained} == {"ap", "random", "imp", "magnitude"}
     assert {fitted.kept for _, fitted in trained} == {*expected.values()}
     assert frame["connections"].tolist() == frame["sparsity"].map(expected).tolist()
+    made = plan.Plan(asked, torch.device("cpu"))
+    described = made.final(plan.Arm("ap", 0.5), 0, TRIAL).describe()
+    assert described["fitted"] == "exactly"  # not as it was done once, nor as where all fits
+    assert (
+        "fitted" not in plan.Plan(TINY, made.device).final(plan.Arm("ap", 0.5), 0, TRIAL).describe()
+    )
     empty = [len(fitted.empty_layers()) for _, fitted in trained]
     assert sorted(frame["empty_layers"]) == sorted(empty)
 

@@ -148,6 +148,33 @@ def test_searches_whose_architectures_were_not_kept_are_shared_too(
     assert count == {"search": 3}
 
 
+def test_time_for_a_search_is_asked_for_where_one_is_needed(
+    whole: tuple[pd.DataFrame, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole[1], tmp_path, dirs_exist_ok=True)
+    store, here, made = Store(tmp_path), torch.device("cpu"), plan.Plan(TINY, torch.device("cpu"))
+    new = plan.Trial(lr=0.11, mixup=None)
+    there = [made.final(arm, 0, new) for arm in (plan.Arm("ap", 0.5), DENSE)]
+    gone = made.final(plan.Arm("imp", 0.5), 0, new)
+    assert gone.search is not None
+    store.architecture_path(gone.search.describe_architecture(0.5)).unlink()
+    monkeypatch.setattr(progress.Clock, "may_start", lambda self, what: what != "search")
+    done = retrain.retrain_all([gone, *there], store, here, 1_000.0)
+    assert {run for run, _ in done} == {*there}
+
+
+def test_one_that_starts_from_another_does_not_wait_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_count", lambda *_: 4)  # side by side, as on a GPU
+    store, here, made = Store(tmp_path), torch.device("cpu"), plan.Plan(TINY, torch.device("cpu"))
+    first = made.final(DENSE, 0, TRIAL)
+    second = dataclasses.replace(first, start="fine_tuned", before=first, seed=3)
+    done = dict(retrain.retrain_all([first, second], store, here))
+    assert set(done) == {first, second}
+    assert all(result["failed"] is None for result in done.values())
+
+
 def test_no_architecture_is_read_for_a_run_that_another_process_is_at(
     whole: tuple[pd.DataFrame, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,18 @@ def test_without_norms_photographs_are_learnt_slowly() -> None:
     assert Recipe.for_transfer(plain, signs).lr == usual.lr
 
 
+def then(step: int, steps: int, after: Any) -> float:
+    return float(after(step, steps))
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    share: float
+
+    def __call__(self, step: int, steps: int) -> float:
+        return self.share
+
+
 class Nameless:
     def __call__(self, step: int, steps: int) -> float:
         return 1.0
@@ -97,5 +109,10 @@ def test_settings_are_described_in_json() -> None:
     assert described(slow) != described(fast)
     assert json.loads(json.dumps(described(slow)))["keywords"] == {"warmup": 0.5}
     assert describe_settings(GOOD)["schedule"] == "one_cycle"
-    with pytest.raises(SettingError, match="Nameless has no name to be known by"):
-        described(Nameless())
+    # a function among what a partial was given, and an object that says what it does
+    nested = described(partial(then, after=one_cycle))
+    assert json.loads(json.dumps(nested))["keywords"] == {"after": "one_cycle"}
+    assert described(Named(0.5)) == "Named(share=0.5)" != described(Named(0.1))
+    for nameless in (Nameless(), partial(then, after=Nameless())):
+        with pytest.raises(SettingError, match="which is another one each time: give a function"):
+            GOOD.but(schedule=nameless)  # at once, and not when everything is done

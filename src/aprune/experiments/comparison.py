@@ -21,6 +21,7 @@ from aprune.experiments.plan import DENSE, Arm, Comparison, Plan, TaskChoice, Tr
 from aprune.experiments.run import SearchRun, TransferRun
 from aprune.experiments.store import Store
 from aprune.files import check_writable, writing
+from aprune.maths.select import keep_count
 from aprune.progress import Advance, Clock, bar
 from aprune.training import choose_device
 
@@ -279,7 +280,10 @@ class _Work:
         connections, empty = self.plan.count_connections(run.task), 0
         if run.search is not None:
             place = run.search.sparsities.index(run.sparsity)
-            connections = result.get("connections", search["connections"][place])
+            connections = search["connections"][place]
+            if self.comparison.onto is not None:
+                connections = keep_count(self.plan.count_connections(run.task), run.sparsity)
+            connections = result.get("connections", connections)
             empty = result.get("empty_layers", search["empty_layers"][place])
         return {
             "figure": self.comparison.figure,

@@ -60,13 +60,15 @@ def retrain_all(
 
     def do(todo: list[TransferRun], claims: Claims) -> Iterator[tuple[TransferRun, Result]]:
         _search_again(todo, store, device, clock)
+        todo = _make_starts(todo, starts, clock)
         begun: dict[Retraining, TransferRun] = {}
         lost: list[TransferRun] = []
 
         def begin() -> Iterator[Retraining]:
             for run in _shape_by_shape(todo):
-                if not clock.may_start("search"):  # as it may have to be, if another gave it up
-                    return
+                # a search has to be done here if another process gave it up
+                if _lacks(run, store) and not clock.may_start("search"):
+                    continue
                 if not claims.take(run):
                     continue
                 architecture = found.get(run)
@@ -125,21 +127,40 @@ def _search_again(
     Results travel from machine to machine, architectures are large. So processes share these searches
     too; what another one is at is waited for when it is needed.
     """
-
-    def lacks(run: TransferRun) -> bool:
-        wanted = None if run.search is None else run.search.describe_architecture(run.sparsity)
-        return wanted is not None and not store.has_architecture(wanted)
-
     for run in todo:
         search = run.search
-        if search is None or not lacks(run) or (search.look(store) or {}).get("failed"):
+        if search is None or not _lacks(run, store):
             continue
         if not clock.may_start("search"):
             return
         with store.claim(search.describe()) as mine:
-            if mine and lacks(run):
+            if mine and _lacks(run, store):
                 with clock.timing("search"):
                     search.do(store, device)
+
+
+def _lacks(run: TransferRun, store: Store) -> bool:
+    """Tell whether the search of a run has to be done, for the first time or again."""
+    search = run.search
+    if search is None or store.has_architecture(search.describe_architecture(run.sparsity)):
+        return False
+    return not (search.look(store) or {}).get("failed")
+
+
+def _make_starts(todo: Sequence[TransferRun], starts: "Starts", clock: Clock) -> list[TransferRun]:
+    """Train the dense parents that some runs start from; return the runs that can begin then.
+
+    It comes before any of them is claimed: one that starts from another would wait for itself.
+    """
+    ready = []
+    for run in todo:
+        if run.before is not None:
+            if not clock.may_start("start"):
+                continue
+            with clock.timing("start"):
+                starts.get(run)
+        ready.append(run)
+    return ready
 
 
 class Found:

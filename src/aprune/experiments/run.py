@@ -196,7 +196,8 @@ class TransferRun:
         choice |= {"start": self.start} if self.start != "fresh" else {}
         choice |= {"before": self.before.describe()} if self.before is not None else {}
         choice |= {"bare": True} if self.bare else {}
-        choice |= {"fitted": "exactly"} if self.elsewhere else {}
+        adapted = self.elsewhere and self.search is not None and self.parent == self.search.parent
+        choice |= {"fitted": "exactly"} if adapted else {}
         return {
             "kind": "transfer",
             "version": _VERSION,

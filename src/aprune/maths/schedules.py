@@ -6,7 +6,8 @@ base value. Any function of that shape may be used where a schedule is asked for
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from aprune.errors import SettingError
 
@@ -113,6 +114,34 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
+def name_schedule(schedule: object) -> Any:
+    """Return what a schedule is known by, as JSON can hold it: the same on every day and machine.
+
+    That is the name of a function; of a `functools.partial` also what it was given; of anything else
+    that can be called, what it prints as.
+
+    Raises:
+        SettingError: It prints as its place in memory, so that two could not be told apart.
+
+    Example:
+        >>> name_schedule(one_cycle)
+        'one_cycle'
+    """
+    if isinstance(schedule, partial):
+        given = {name: name_schedule(value) for name, value in schedule.keywords.items()}
+        arguments = [name_schedule(value) for value in schedule.args]
+        return {"function": name_schedule(schedule.func), "arguments": arguments, "keywords": given}
+    if schedule is None or isinstance(schedule, str | int | float):
+        return schedule
+    name = getattr(schedule, "__qualname__", None) or repr(schedule)
+    if " at 0x" in name:
+        raise SettingError(
+            f"a schedule has {name}, which is another one each time: give a function, a"
+            " functools.partial of one, or an object whose __repr__ says what it does"
+        )
+    return name
+
+
 def find_schedule(schedule: str | Schedule) -> Schedule:
     """Return the schedule of that name; a function comes back as it is.
 
@@ -121,6 +150,7 @@ def find_schedule(schedule: str | Schedule) -> Schedule:
         1.0
     """
     if callable(schedule):
+        name_schedule(schedule)  # fails now rather than when everything is done
         return schedule
     if schedule not in SCHEDULES:
         names = ", ".join(SCHEDULES)

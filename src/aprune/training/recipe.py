@@ -1,15 +1,13 @@
 """How weights are trained: one frozen record, the same for searches and retrainings."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
 from torch import nn
 
 from aprune.connections import has_norm
 from aprune.errors import SettingError
-from aprune.maths.schedules import Schedule, find_schedule
+from aprune.maths.schedules import Schedule, find_schedule, name_schedule
 from aprune.tasks import Task
 
 
@@ -114,9 +112,6 @@ class Recipe:
 def describe_settings(settings: Any) -> dict[str, Any]:
     """Turn a frozen dataclass into something that JSON can hold; functions become their names.
 
-    Of a `functools.partial` that is the function and what it was given. Anything else that can be
-    called and has no name is refused: two of them could not be told apart.
-
     A setting with `unless_default` in its metadata is left out at its default: what was described
     before there was such a setting keeps its name.
 
@@ -124,26 +119,9 @@ def describe_settings(settings: Any) -> dict[str, Any]:
         >>> describe_settings(Recipe(steps=5, lr=0.1, schedule=find_schedule("constant")))["schedule"]
         'constant'
     """
-    silent = {
-        field.name
-        for field in fields(settings)
-        if field.metadata.get("unless_default") and getattr(settings, field.name) == field.default
-    }
-    return {
-        key: _name(value) if callable(value) else value
-        for key, value in asdict(settings).items()
-        if key not in silent
-    }
-
-
-def _name(function: Callable[..., Any]) -> Any:
-    if isinstance(function, partial):
-        given = {"arguments": list(function.args), "keywords": dict(function.keywords)}
-        return {"function": _name(function.func), **given}
-    name = getattr(function, "__qualname__", None)
-    if name is None:
-        raise SettingError(
-            f"{type(function).__qualname__} has no name to be known by: give a function, or"
-            " functools.partial of one"
-        )
-    return name
+    described = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if not (field.metadata.get("unless_default") and value == field.default):
+            described[field.name] = name_schedule(value) if callable(value) else value
+    return described
