@@ -216,3 +216,27 @@ def test_figure1(aprune: Callable[..., Any], tmp_path: Path) -> None:
         assert str(tmp_path / f"figure1-digits.{kind}") in ended.out
     document = json.loads(aprune(*small, "--json").out)
     assert document["verdict"] in ended.out
+
+
+def test_a_launcher_that_asks_twice_gets_one_last_word() -> None:
+    """The second time comes while the first is being answered."""
+    code = """
+import os, signal
+from aprune.cli import app
+
+def end(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def say_slowly(text, say=app.complain):
+    end()
+    say(text)
+
+class Command:
+    main = end
+
+app.complain, app.typer.main.get_command = say_slowly, lambda _: Command()
+raise SystemExit(app.main())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = "aprune: terminated; nothing was half-written\n"
+    assert (ended.returncode, ended.stderr) == (143, said)

@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = command.main(arguments, prog_name="aprune", standalone_mode=False) or 0
         sys.stdout.flush()
     except _Terminated as error:
+        ending.take_no_more()
         status, quiet = TERMINATED, _is_told_by_another(error)
     except KeyboardInterrupt:
         status = INTERRUPTED
@@ -122,6 +123,11 @@ class _Ending:
             signal.signal(signal.SIGTERM, self._terminate)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if ignored
                 signal.signal(signal.SIGINT, self._interrupt)
+
+    def take_no_more(self) -> None:
+        """Say the last word in peace: launchers ask twice."""
+        if signal.getsignal(signal.SIGTERM) == self._terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _terminate(self, *_: object) -> None:
         self.status = TERMINATED
