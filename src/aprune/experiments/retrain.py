@@ -176,9 +176,9 @@ class Found:
 
     def get(self, run: TransferRun) -> Architecture | None:
         """Return what a run retrains, searching if need be; None if it is dense or the search dies."""
-        which = (run.search, run.sparsity, run.seed, run.parent, run.reshuffled)
         if run.search is None:
             return None
+        which = (run.search, run.sparsity, run.seed, run.parent, run.reshuffled)
         if which != self._last[0]:
             found = run.search.architecture(run.sparsity, self._store, self._device)
             self._last = (which, None if found is None else _move(run, run.search, found))
