@@ -11,6 +11,7 @@ figure 5, and adds how well these densities do at random places (IMP, reshuffled
 """
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -102,6 +103,8 @@ def write_table(
 def write_differences(rows: pd.DataFrame, sparsities: Sequence[float]) -> None:
     """Print what IMP, reshuffled, is ahead of the others by, and the mean of these sparsities."""
     others = [("ap", ""), ("ap", "reshuffled"), ("imp", ""), ("random", ""), ("dense", "")]
+    if "reshuffled" not in set(rows["variant"]):
+        sys.exit("these rows have no reshuffled architectures: expected those of figure5")
     print("\n| IMP, reshuffled − | ", " | ".join(f"{s:g}" for s in sparsities), "| together |")
     print("| --- |" + " --- |" * (len(sparsities) + 1))
     for method, variant in others:
@@ -129,7 +132,7 @@ def values(rows: pd.DataFrame, method: str, variant: str, sparsity: float) -> li
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archive", type=Path, help="of runs, as under results/paper/")
-    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--rows", type=Path, help="of figure 5: what the densities are worth")
     parser.add_argument(
         "--sparsity", dest="sparsities", type=float, nargs="+", default=[0.5, 0.9, 0.95, 0.99]
     )
