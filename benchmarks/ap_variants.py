@@ -1,7 +1,7 @@
 """Would AP find better architectures if its search went otherwise? Changes that are no settings.
 
 Weights that go back to their start, or are drawn anew, while connections go; layers that each take a
-step of w of their own; w that all start in one place; mixed images. Judged on training images of the
+step of w of their own, or move as a whole; w that all start in one place; mixed images. Judged on training images of the
 new task that are not learnt from, with seeds that no other table uses; differences to the search as it
 is are taken seed by seed.
 
@@ -128,6 +128,9 @@ SETTINGS: dict[str, dict[str, float]] = {
     "w from one place, t_s = 3": {**ONE_PLACE, "t_s": 3.0},
     "w from one place, t_s = 1": {**ONE_PLACE, "t_s": 1.0},
     "w from one place, w_step = 0.003": {**ONE_PLACE, "w_step": 0.003},
+    "layer_share = 30": {"layer_share": 30.0},
+    "layer_share = 100": {"layer_share": 100.0},
+    "layer_share = 300": {"layer_share": 300.0},
 }
 
 VARIANTS = (
@@ -145,6 +148,9 @@ VARIANTS = (
     "w from one place, t_s = 1",
     "w from one place, w_step = 0.003",
     "mixed images",
+    "layer_share = 30",
+    "layer_share = 100",
+    "layer_share = 300",
 )
 
 

@@ -34,6 +34,30 @@ def test_a_step_has_no_drift_when_the_gradients_jump() -> None:
     assert abs(moved.active() - 500) <= 10
 
 
+def test_layers_move_by_their_mean_gradient_but_not_far() -> None:
+    torch.manual_seed(0)
+    w = [torch.rand(1_000) + 1.0 for _ in range(3)]
+    noise = [torch.randn(1_000) for _ in w]
+    moves = []
+    for share in (0.0, 30.0):
+        moved = Descent([one.clone() for one in w], relative=True, gamma=0.0, layer_share=share)
+        for tensor, one, mean in zip(moved.w, noise, (0.0, -0.02, -1.0), strict=True):
+            tensor.grad = one - one.mean() + mean
+        moved.aim(0.01, 1.0)
+        moved.update()
+        moves.append([new - old for new, old in zip(moved.w, w, strict=True)])
+    alone, together = moves
+    rms = torch.cat(alone).div(0.01).square().mean().sqrt()
+    assert torch.isclose(rms, torch.tensor(1.0), rtol=1e-3)
+    root = ((2 * 999 + 999 + 1_000 * (0.02**2 + 1)) / 3_000) ** 0.5  # of the gradients, roughly
+    for ours, before, expected in zip(
+        together, alone, (0.0, 30 * 0.01 * 0.02 / root, 0.02), strict=True
+    ):
+        torch.testing.assert_close(
+            ours - before, torch.full((1_000,), expected), atol=2e-5, rtol=0.03
+        )
+
+
 def test_what_is_beyond_minus_one_counts_as_off() -> None:
     # (w − αg)/(1 + w) would be 3 there, the largest of all
     w = torch.cat([torch.linspace(0.1, 1.0, 500), torch.full((500,), -1.5)])

@@ -147,6 +147,7 @@ def search(model: nn.Module, task: Task, method: AP, recipe: Recipe, *, engine: 
 METHODS = {
     "auto": AP(),
     "gamma": replace(AP(), gamma=0.1, w_step=2.0, relative=False, dense_start=0.0, w_scale=0.3),
+    "layers": AP(layer_share=30.0),
 }
 
 
@@ -159,9 +160,14 @@ def test_search_with_a_fixed_penalty_is_the_same_too() -> None:
     assert_same_search(METHODS["gamma"], RECIPE.but(steps=12))
 
 
-def assert_same_search(method: AP, recipe: Recipe) -> None:
+@pytest.mark.parametrize("parent", ["logistic", "conv"])
+def test_search_whose_layers_move_as_a_whole_is_the_same_too(parent: str) -> None:
+    assert_same_search(METHODS["layers"], RECIPE.but(steps=12), parent)
+
+
+def assert_same_search(method: AP, recipe: Recipe, parent: str = "logistic") -> None:
     task = digits()
-    ours, theirs = network(task, "logistic"), network(task, "logistic")
+    ours, theirs = network(task, parent), network(task, parent)
     fused = search(ours, task, method, recipe, engine="fused")
     plain = search(theirs, task, method, recipe, engine="eager")
     torch.testing.assert_close(fused.curves[0].loss, plain.curves[0].loss, atol=1e-5, rtol=1e-5)
@@ -174,7 +180,8 @@ def assert_same_search(method: AP, recipe: Recipe) -> None:
     assert_alike(ours, theirs)
 
 
-def test_equal_inputs_of_a_vgg_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["auto", "layers"])
+def test_equal_inputs_of_a_vgg_are_summed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aprune.parents.vgg, "_WIDTHS", (4, 4, 4, 4, 4))
     monkeypatch.setattr(aprune.parents.vgg, "_HIDDEN", 8)
     task = other_world(channels=1, size=32, classes=3)
@@ -182,8 +189,8 @@ def test_equal_inputs_of_a_vgg_are_summed(monkeypatch: pytest.MonkeyPatch) -> No
     recipe = RECIPE.but(steps=8, batch=6)
     seen: list[tuple[int, ...]] = []
     ours.classifier[0].register_forward_hook(lambda layer, args, out: seen.append(args[0].shape))
-    fused = search(ours, task, AP(), recipe, engine="fused")
-    plain = search(theirs, task, AP(), recipe, engine="eager")
+    fused = search(ours, task, METHODS[name], recipe, engine="fused")
+    plain = search(theirs, task, METHODS[name], recipe, engine="eager")
     assert seen[0] == (6, 4)  # 4 inputs in place of 4 · 49
     for sparsity, masks in plain.masks.items():
         for name, mask in masks.items():
@@ -338,11 +345,12 @@ from triton.compiler import ASTSource
 from aprune.training import decide, kernels
 
 TYPES = {
-    "table": "*i64", "gradients": "*i64", "chunks": "*i64", "squares": "*fp32", "active": "*i32",
+    "table": "*i64", "gradients": "*i64", "chunks": "*i64", "sums": "*fp32", "active": "*i32",
     "numbers": "*fp32", "t_l": "fp32", "t_s": "fp32", "momentum": "fp32", "weight_decay": "fp32",
     "lr": "*fp32", "floats": "*fp32", "counts": "*i64", "clip": "fp32", "gamma": "fp32",
     "memory": "fp32", "jump": "fp32", "places": "*i64", "ratios": "*i32", "found": "*i32",
-    "total": "i32", "runs": "i32",
+    "total": "i32", "runs": "i32", "shares": "*fp32", "parts": "*i64", "layer_share": "fp32",
+    "most": "fp32",
 }
 
 def build(kernel, constants, **types):
@@ -350,7 +358,8 @@ def build(kernel, constants, **types):
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={})
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm
 
-search = {"W": True, "MASK": False, "NARROW": True, "MOVES": True}
+search = {"W": True, "MASK": False, "NARROW": True, "MOVES": True, "SHARES": False}
+shares = {"SHARES": True}
 shape = {"EVEN": True, "BLOCK": 1024, "PIECES": 8}
 even = shape | {"MERGED": False, "COPIES": 1}
 merged = shape | {"MERGED": True, "COPIES": 49, "UNITS": 20, "RUNS": 32}
@@ -361,12 +370,16 @@ for kernel, shape in [
     (kernels.update, sgd | even | {"UNITS": 1024, "RUNS": 1024}),
     (kernels.update, sgd | merged),
     (kernels.update, sgd | even | masked | {"UNITS": 1024, "RUNS": 1024}),
+    (kernels.measure, even | shares),
+    (kernels.measure, even | shares | {"MERGED": True, "COPIES": 49}),
+    (kernels.update, sgd | merged | shares),
 ]:
     made = build(kernel, search | shape)
     wide = len(re.findall(r"(?:ld|st)[.]global[.]v[24]", made["ptx"]))
     print(kernel.__name__, shape["MERGED"], len(made["cubin"]) > 0, wide)
 everything = dict.fromkeys(["CLIPS", "CHOOSES", "ADAM", "MOVES", "RELATIVE"], True)
 build(decide.decide, everything | {"BLOCK": 8192}, chunks="i32", total="fp32")
+build(decide.share, {"BLOCK": 1024})
 build(decide.look_up, {"RUNS": 256, "RUN": 4})
 build(decide.narrow_down, {"BLOCK": 1024})
 """
@@ -390,6 +403,9 @@ def test_kernels_compile_for_a_gpu_and_move_four_numbers_at_a_time(tmp_path: Pat
         ["update", "False", "True"],
         ["update", "True", "True"],
         ["update", "False", "True"],
+        ["measure", "False", "True"],
+        ["measure", "True", "True"],
+        ["update", "True", "True"],
     ]
     assert int(lines[0][3]) >= 5  # θ, w and the gradient
     assert int(lines[2][3]) >= 12  # the same, but for gradient and shadow: they have few numbers

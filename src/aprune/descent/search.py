@@ -62,7 +62,12 @@ class Search(Hook):
         self.w, self.t_l, self.t_s = dict(w), method.t_l, method.t_s
         self._theta = dict(theta)
         gamma = None if method.gamma == "auto" else method.gamma
-        self.descent = Descent(list(self.w.values()), relative=method.relative, gamma=gamma)
+        self.descent = Descent(
+            list(self.w.values()),
+            relative=method.relative,
+            gamma=gamma,
+            layer_share=method.layer_share,
+        )
         self.descent.recorder = recorder
         self.count_active = self.descent.active
         self.behind: dict[str, Tensor] = {}

@@ -33,6 +33,10 @@ class Settings:
         w_schedule: How α changes over the steps after the dense start: a schedule's name or a
             function of (step, steps). It rises slowly by default: the first steps of w reach the
             layers with the largest gradients, which must not lose many connections at once.
+        layer_share: How many times the mean gradient of a layer moves all of its connections together,
+            besides what each does by its own, but by no more than 2α in a step. A single gradient is
+            mostly noise, the mean of a layer's is not: so layers can hold on or let go long before the
+            best connections are known. Needs `relative`; 0 is the paper.
         relative: Whether α is divided by the running root mean square of the gradient of all
             connections, which makes one `w_step` fit parents of every size.
         gamma: The penalty γ; `auto` takes, at each step, the smallest γ that brings the sparsity to
@@ -55,6 +59,7 @@ class Settings:
     theta_start: Literal["he", "parent"] | float = "he"
     w_step: float = 0.01
     w_schedule: ScheduleName | Schedule = "warm_up"
+    layer_share: float = field(default=0.0, metadata=_LATER)
     relative: bool = True
     gamma: float | Literal["auto"] = "auto"
     dense_start: float | None = None
@@ -65,8 +70,15 @@ class Settings:
         for name in ("t_l", "t_s", "w_scale", "w_step"):
             if not is_number(getattr(self, name)):
                 raise SettingError(f"{name} is {getattr(self, name)!r}: expected a number above 0")
-        if not is_number(self.w_start, least=0.0):
-            raise SettingError(f"w_start is {self.w_start!r}: expected a number from 0 on")
+        for name in ("w_start", "layer_share"):
+            if not is_number(getattr(self, name), least=0.0):
+                given = getattr(self, name)
+                raise SettingError(f"{name} is {given!r}: expected a number from 0 on")
+        if self.layer_share and not self.relative:
+            raise SettingError(
+                f"layer_share is {self.layer_share} with relative=False: expected 0, or relative steps,"
+                " whose size bounds what a layer moves by"
+            )
         if self.gamma != "auto" and not is_number(self.gamma, least=0.0):
             raise SettingError(f"gamma is {self.gamma!r}: expected auto or a number from 0 on")
         if self.theta_start not in ("he", "parent") and not is_number(self.theta_start):

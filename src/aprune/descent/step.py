@@ -7,6 +7,9 @@ on is read off the (k + 1)-th largest of these ratios: no tuning, no feedback lo
 the α of the step before, which is hardly another; so they can be looked at while the present one is
 still being worked out from all gradients. Where it is quite another, because the gradients have jumped,
 the step has no drift.
+
+Connections of a layer may also move together, by λ times the mean of their gradients but by no more
+than twice the size of a step. The next step's drift makes up for what that turns on or off.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,6 +35,7 @@ class Descent:
         run: How many connections one is.
         chooses_gamma: Whether each step chooses γ.
         gamma: The γ of all steps; 0 if each chooses its own.
+        layer_share: The λ by which the mean gradient of a layer moves all of it.
         relative: Whether the step size is one in units of the gradient's root mean square.
         memory: How much of the running mean square a step keeps.
         jump: Times by which a smaller step than the one before is quite another.
@@ -43,6 +47,7 @@ class Descent:
     run = 4
     memory = 0.99
     jump = 2.0
+    most = 2.0  # steps that a layer moves as a whole
 
     def __init__(
         self,
@@ -50,13 +55,14 @@ class Descent:
         *,
         relative: bool,
         gamma: float | None,
+        layer_share: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.w = list(w)
         self.total = sum(tensor.numel() for tensor in self.w)
         self.places = [_sample(tensor, self.total, seed + i) for i, tensor in enumerate(self.w)]
         self.chooses_gamma = gamma is None
-        self.relative, self.gamma = relative, gamma or 0.0
+        self.relative, self.gamma, self.layer_share = relative, gamma or 0.0, layer_share
         self._looked = sum(
             w.numel() if places is None else len(places) * self.run
             for w, places in zip(self.w, self.places, strict=True)
@@ -98,6 +104,9 @@ class Descent:
         for w, gradient in zip(self.w, gradients, strict=True):
             w.lerp_(-self._one, drift)
             w.addcmul_(gradient, -alpha)
+            if self.layer_share:
+                most = self.most * self._step_size
+                w.sub_((self.layer_share * alpha * gradient.mean()).clamp(-most, most))
             w.grad = None
 
     def _size(self, square: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def cut(entries: Sequence[Shadowed], device: torch.device) -> tuple[Pass, Pass]:
             chunks.setdefault(frozenset(sort.items()), []).extend(found)
     backwards = {kind: places[::-1] for kind, places in updated.items()}
     return (
-        _launches(measured, 2, torch.float32, device),
+        _launches(measured, 3, torch.float32, device),
         _launches(backwards, 1, torch.int32, device),
     )
 
@@ -71,6 +71,14 @@ def _launches(chunks: _Chunks, columns: int, dtype: torch.dtype, device: torch.d
         for kind, part in zip(kinds, parts, strict=True)
     ]
     return Pass(launches, out)
+
+
+def parts_of(whole: Pass, tensors: int) -> Tensor:
+    """Return at which chunk of a pass each of the tensors begins, and how many chunks it has."""
+    of_chunks = torch.cat([launch.chunks[:, 0] for launch in whole.launches]).cpu()
+    found = [(of_chunks == number).nonzero().flatten() for number in range(tensors)]
+    parts = [(int(here[0]) if len(here) else 0, len(here)) for here in found]
+    return torch.tensor(parts, device=whole.out.device)
 
 
 def locate(

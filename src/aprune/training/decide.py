@@ -46,11 +46,11 @@ DIGITS = tl.constexpr(1024)
 
 @triton.jit
 def decide(
-    squares, chunks, lr, numbers, clip, floats, counts, total, gamma, memory, jump,
+    sums, chunks, lr, numbers, clip, floats, counts, total, gamma, memory, jump,
     CLIPS: tl.constexpr, ADAM: tl.constexpr, MOVES: tl.constexpr, RELATIVE: tl.constexpr,
     CHOOSES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sum the squares of all chunks; write the numbers of this step.
+    """Add up the squares of all chunks; write the numbers of this step.
 
     If γ is chosen, its drift is there already, for the step size of the step before.
     """
@@ -59,8 +59,8 @@ def decide(
     first = 0
     while first < chunks:
         here = first + tl.arange(0, BLOCK)
-        still += tl.load(squares + 2 * here, here < chunks, 0.0)
-        moving += tl.load(squares + 2 * here + 1, here < chunks, 0.0)
+        still += tl.load(sums + 3 * here, here < chunks, 0.0)
+        moving += tl.load(sums + 3 * here + 1, here < chunks, 0.0)
         first += BLOCK
     tl.store(numbers + LR, tl.load(lr))
     if CLIPS:
@@ -94,6 +94,26 @@ def decide(
         else:
             tl.store(numbers + DRIFT, 2.0 * alpha * gamma)
         tl.store(numbers + ALPHA, alpha)
+
+
+@triton.jit
+def share(sums, parts, table, numbers, floats, shares, layer_share, most, BLOCK: tl.constexpr):
+    """Write how far w moves in all of a tensor: by its mean gradient, but not too far.
+
+    `parts` says at which chunk each tensor begins, and how many it has.
+    """
+    tensor = tl.program_id(0)
+    begin, chunks = tl.load(parts + 2 * tensor), tl.load(parts + 2 * tensor + 1)
+    together = tl.zeros([BLOCK], tl.float32)
+    first = 0
+    while first < chunks:
+        here = first + tl.arange(0, BLOCK)
+        together += tl.load(sums + 3 * (begin + here) + 2, here < chunks, 0.0)
+        first += BLOCK
+    mean = tl.sum(together) / tl.load(table + tensor * _FIELDS + _NUMEL).to(tl.float32)
+    move = layer_share * tl.load(numbers + ALPHA) * mean
+    most = most * tl.load(floats + STEP_SIZE)
+    tl.store(shares + tensor, tl.minimum(tl.maximum(move, -most), most))
 
 
 @triton.jit

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from aprune.parents.vgg import VGG
-from aprune.training.chunks import Launch, Pass, cut, locate
+from aprune.training.chunks import Launch, Pass, cut, locate, parts_of
 from aprune.training.recipe import Recipe
 from aprune.training.shadow import Shadowed, computes_narrowly, trained_parameters
 
@@ -41,8 +41,10 @@ class Descent(Protocol):
     chooses_gamma: bool
     gamma: float
     relative: bool
+    layer_share: float
     memory: float
     jump: float
+    most: float
     floats: Tensor
     counts: Tensor
 
@@ -137,6 +139,7 @@ class FusedUpdate:
                 mask=None if masks is None else masks.get(name),
                 copies=copies if name == merged else 1,
                 narrow=narrow,
+                shares=mover is not None and mover.descent.layer_share > 0,
             )
             for name, module, leaf in trained_parameters(model)
         }
@@ -149,6 +152,10 @@ class FusedUpdate:
         self._gradients = self._spare = torch.zeros(0, dtype=torch.int64, device=device)
         self._recorded: list[tuple[Tensor, list[int]]] = []
         self._measures, self._updates = cut(entries, device)
+        self._parts = parts_of(self._measures, len(entries))
+        self._shares = torch.zeros(
+            len(entries), device=device
+        )  # how far w moves in all of a tensor
         # what is small goes first where there is room for both
         beside = 2 if device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream(device, priority=-1) for _ in range(beside)]
@@ -238,7 +245,7 @@ class FusedUpdate:
 
         def update(launch: Launch) -> None:
             self._kernels.update[(len(launch.chunks),)](
-                self._table, self._gradients, launch.chunks, self._numbers, launch.out,
+                self._table, self._gradients, launch.chunks, self._numbers, self._shares, launch.out,
                 t_l, t_s, recipe.momentum, recipe.weight_decay,
                 MOVES=moves, NESTEROV=recipe.nesterov, ADAM=recipe.optimiser == "adam",
                 num_warps=_WARPS, maxnreg=_REGISTERS, **launch.constants,
@@ -247,6 +254,8 @@ class FusedUpdate:
         chooses = moves and self._sample is not None
         self._go_over(self._measures, measure, *([self._choose_drift] if chooses else []))
         self._decide_numbers(moves)
+        if moves:
+            self._share()
         self._go_over(self._updates, update)
 
     def settle(self) -> None:
@@ -304,7 +313,7 @@ class FusedUpdate:
             here.wait_stream(stream)
 
     def _decide_numbers(self, moves: bool) -> None:
-        recipe, squares = self._recipe, self._measures.out
+        recipe, sums = self._recipe, self._measures.out
         descent = None if self._mover is None else self._mover.descent
         of_w: tuple[Tensor | float, ...] = (self._numbers, self._numbers, 1.0, 0.0, 0.0, 0.0)
         if descent is not None:  # else nothing of it is read
@@ -318,11 +327,20 @@ class FusedUpdate:
                 descent.jump,
             )
         self._decide.decide[(1,)](
-            squares, len(squares), self.lr, self._numbers, recipe.clip or 0.0, *of_w,
+            sums, len(sums), self.lr, self._numbers, recipe.clip or 0.0, *of_w,
             CLIPS=recipe.clip is not None, ADAM=recipe.optimiser == "adam", MOVES=moves,
             RELATIVE=descent is not None and descent.relative,
             CHOOSES=self._sample is not None, BLOCK=8192, num_warps=16,
         )  # fmt: skip
+
+    def _share(self) -> None:
+        assert self._mover is not None
+        descent = self._mover.descent
+        if descent.layer_share:
+            self._decide.share[(len(self._shares),)](
+                self._measures.out, self._parts, self._table, self._numbers, descent.floats,
+                self._shares, descent.layer_share, descent.most, BLOCK=1024,
+            )  # fmt: skip
 
     def _choose_drift(self) -> None:
         assert self._mover is not None

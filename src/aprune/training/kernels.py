@@ -17,6 +17,7 @@ has is known when the kernel is compiled:
               all are there or none, so they are moved at once
     MERGED    a layer that sees COPIES of each input, whose shadow is their sum; a piece of it is UNITS
               inputs with all their copies
+    SHARES    w moves by the mean gradient of its layer, too
 """
 
 import triton
@@ -104,15 +105,15 @@ def _worth_reading(row, start, here, real, EVEN: tl.constexpr):
 
 @triton.jit
 def measure(
-    table, gradients, chunks, squares, t_l, t_s,
+    table, gradients, chunks, sums, t_l, t_s,
     W: tl.constexpr, MASK: tl.constexpr, NARROW: tl.constexpr, MOVES: tl.constexpr,
-    EVEN: tl.constexpr, MERGED: tl.constexpr, COPIES: tl.constexpr,
+    SHARES: tl.constexpr, EVEN: tl.constexpr, MERGED: tl.constexpr, COPIES: tl.constexpr,
     BLOCK: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Write the sums of squares of the gradients of θ and of w over each chunk.
+    """Write the sums of squares of the gradients of θ and of w over each chunk, and of w's own.
 
-    All copies of an input have one gradient g, so the squares of theirs are g² times a sum that does
-    not depend on it: the update before has left it.
+    All copies of an input have one gradient g, so what is summed of theirs is g or g² times a sum that
+    does not depend on it: the update before has left it.
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
@@ -123,6 +124,7 @@ def measure(
     gradient_at = _gradient_at(gradients, tensor, NARROW) + start
     still = tl.zeros([BLOCK], tl.float32)
     moving = tl.zeros([BLOCK], tl.float32)
+    together = tl.zeros([BLOCK], tl.float32)
     for piece in range(PIECES):
         here = piece * BLOCK + tl.arange(0, BLOCK)
         real = here < number
@@ -130,9 +132,12 @@ def measure(
             real = _worth_reading(row, start, here, real, EVEN)
         slope = tl.load(gradient_at + here, real, 0.0).to(tl.float32)
         if MERGED:
-            sums_at = _address(row, _SUMS, tl.float32) + 2 * start
-            still += slope * slope * tl.load(sums_at + 2 * here, real, 0.0)
-            moving += slope * slope * tl.load(sums_at + 2 * here + 1, real, 0.0)
+            left: tl.constexpr = 3 if SHARES else 2
+            sums_at = _address(row, _SUMS, tl.float32) + left * start
+            still += slope * slope * tl.load(sums_at + left * here, real, 0.0)
+            moving += slope * slope * tl.load(sums_at + left * here + 1, real, 0.0)
+            if SHARES:
+                together += slope * tl.load(sums_at + left * here + 2, real, 0.0)
         else:
             if W:
                 w = tl.load(_address(row, _W, tl.float32) + start + here, real, -1.0)
@@ -140,26 +145,31 @@ def measure(
                     theta = tl.load(_address(row, _THETA, tl.float32) + start + here, real, 0.0)
                     push = slope * theta * _warm_slope(w, t_s)
                     moving += push * push
+                    if SHARES:
+                        together += push
                 slope = slope * _cold_mask(w, t_l)
             if MASK:
                 mask = tl.load(_address(row, _MASK, tl.uint8) + start + here, real, 0)
                 slope = slope * mask.to(tl.float32)
             still += slope * slope
-    tl.store(squares + 2 * program, tl.sum(still))
-    tl.store(squares + 2 * program + 1, tl.sum(moving))
+    tl.store(sums + 3 * program, tl.sum(still))
+    tl.store(sums + 3 * program + 1, tl.sum(moving))
+    if SHARES:
+        tl.store(sums + 3 * program + 2, tl.sum(together))
 
 
 @triton.jit
 def update(
-    table, gradients, chunks, numbers, active, t_l, t_s, momentum, weight_decay,
+    table, gradients, chunks, numbers, shares, active, t_l, t_s, momentum, weight_decay,
     W: tl.constexpr, MASK: tl.constexpr, SHADOW: tl.constexpr, NARROW: tl.constexpr,
-    MOVES: tl.constexpr, NESTEROV: tl.constexpr, ADAM: tl.constexpr,
+    MOVES: tl.constexpr, SHARES: tl.constexpr, NESTEROV: tl.constexpr, ADAM: tl.constexpr,
     EVEN: tl.constexpr, MERGED: tl.constexpr, COPIES: tl.constexpr,
     BLOCK: tl.constexpr, UNITS: tl.constexpr, RUNS: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Move θ, and w if it moves; write the weights that the layers will use, and count what is on.
 
-    `numbers` holds what the whole network has decided (see `decide`).
+    `numbers` holds what the whole network has decided (see `decide`), `shares` how far each of its
+    tensors moves w as a whole.
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
@@ -198,6 +208,8 @@ def update(
             push = push * v
             if MOVES:
                 w = w - drift * (1.0 + w) - alpha * gradient * theta * _warm_slope(w, t_s)
+                if SHARES:
+                    w = w - tl.load(shares + tensor)
                 tl.store(w_at + here, w, real)
                 v = _cold_mask(w, t_l)
             on += (w > 0).to(tl.int32)
@@ -243,9 +255,13 @@ def update(
                 )
                 run = tl.minimum(tl.arange(0, RUNS), UNITS - 1)
                 there = (run == tl.arange(0, RUNS)) & (piece * UNITS + run < number // COPIES)
-                sums_at = _address(row, _SUMS, tl.float32) + 2 * (start + piece * UNITS + run)
+                left: tl.constexpr = 3 if SHARES else 2
+                sums_at = _address(row, _SUMS, tl.float32) + left * (start + piece * UNITS + run)
                 tl.store(sums_at, _between(one, run, COPIES), there)
                 tl.store(sums_at + 1, _between(other, run, COPIES), there)
+                if SHARES:
+                    all_slopes = tl.cumsum(tl.where(real, slope, 0.0), 0)
+                    tl.store(sums_at + 2, _between(all_slopes, run, COPIES), there)
                 shown = _between(shown, run, COPIES)
                 tl.store(shadow_at + piece * UNITS + run, shown.to(kind), there)
             else:

@@ -33,6 +33,7 @@ class Shadowed:
     second: Tensor | None
     sums: Tensor | None  # where inputs are merged: what `measure` must know of all copies of each
     copies: int
+    shares: bool  # whether w moves by the mean gradient of the layer, too
 
     @classmethod
     def of(
@@ -45,6 +46,7 @@ class Shadowed:
         mask: Tensor | None,
         copies: int,
         narrow: bool,
+        shares: bool = False,
     ) -> Self:
         """Make the shadow, if the layer needs one, and the optimiser's moments."""
         leaf = theta = module.get_parameter(name)
@@ -63,8 +65,9 @@ class Shadowed:
             None if mask is None else torch.empty_like(values, dtype=torch.uint8).copy_(mask),
             torch.zeros_like(values),
             torch.zeros_like(values) if recipe.optimiser == "adam" else None,
-            leaf.new_zeros((leaf.numel(), 2), dtype=torch.float32) if copies > 1 else None,
+            leaf.new_zeros((leaf.numel(), 2 + shares), dtype=torch.float32) if copies > 1 else None,
             copies,
+            shares and w is not None,
         )
 
     @property
@@ -76,6 +79,7 @@ class Shadowed:
             "NARROW": self.leaf.dtype == torch.bfloat16,
             "MERGED": self.copies > 1,
             "COPIES": self.copies,
+            "SHARES": self.shares,
         }
 
     def show(self, t_l: float, t_s: float) -> None:
@@ -89,16 +93,17 @@ class Shadowed:
             return
         # a few rows at a time: for a whole layer this would be most of the memory that a search needs
         rows = len(self.theta)
-        sums = None if self.sums is None else self.sums.view(rows, -1, 2)
+        sums = None if self.sums is None else self.sums.view(rows, -1, 2 + self.shares)
         for first in range(0, rows, _ROWS):
             part = slice(first, first + _ROWS)
             theta, mask = self.theta[part], cold_mask(self.w[part], t_l)
             shown = theta * mask
             if sums is not None:
                 shown = shown.view(len(shown), -1, self.copies).sum(-1)
-                for place, factor in enumerate((mask, theta * warm_slope(self.w[part], t_s))):
-                    runs = factor.square().view(len(factor), -1, self.copies)
-                    sums[part, :, place] = runs.sum(-1)
+                slope = theta * warm_slope(self.w[part], t_s)
+                for place, terms in enumerate((mask.square(), slope.square(), slope)):
+                    if place < sums.shape[-1]:
+                        sums[part, :, place] = terms.view(len(terms), -1, self.copies).sum(-1)
             self.leaf[part] = shown
 
     def row(self) -> list[int]:
