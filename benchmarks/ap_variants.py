@@ -1,9 +1,10 @@
 """Would AP find better architectures if its search went otherwise? Changes that are no settings.
 
 Weights that go back to their start, or are drawn anew, while connections go; layers that each take a
-step of w of their own, or move as a whole; w that all start in one place; mixed images. Judged on training images of the
-new task that are not learnt from, with seeds that no other table uses; differences to the search as it
-is are taken seed by seed.
+step of w of their own, or move as a whole; w that all start in one place; mixed images; architectures
+that are all taken at the end, by the largest w. Judged on training images of the new task that are not
+learnt from, with seeds that no other table uses; differences to the search as it is are taken seed by
+seed.
 
     python benchmarks/ap_variants.py --parent conv_bn --seeds 12
 
@@ -24,9 +25,11 @@ import torch
 from torch import Tensor, nn
 
 import aprune as ap
+from aprune.descent.search import Search
 from aprune.descent.step import Descent
 from aprune.files import writing
 from aprune.initialise import initialise
+from aprune.maths.select import keep_count, keep_largest
 from aprune.maths.statistics import paired_interval, summarise
 from aprune.methods import ap as method
 from aprune.progress import Clock
@@ -86,6 +89,17 @@ def update_by_layer(self: Descent) -> None:
 usual_update = Descent.update
 
 
+def take_all_at_the_end(self: Search, sparsity: float) -> None:
+    """Take what the search has passed once more when it has come to the last: w have moved since."""
+    usual_take(self, sparsity)
+    if sparsity == self.sparsities[-1]:
+        for one in self.sparsities:
+            self.masks[one] = keep_largest(self.w, keep_count(self.descent.total, one))
+
+
+usual_take = Search._take
+
+
 def search(name: str, parent: str, task: ap.Task, seed: int) -> list[ap.Architecture]:
     recipe = ap.Recipe.for_search(ap.build_parent(parent, task), task).but(steps=STEPS)
     with patches(name, parent, seed):
@@ -113,6 +127,9 @@ def patches(name: str, parent: str, seed: int) -> Iterator[None]:
         anew, fractions = times[name]
         with rewinding(parent, seed, fractions, anew=anew):
             yield
+    elif name.startswith("at the end"):
+        with mock.patch.object(Search, "_take", take_all_at_the_end):
+            yield
     elif name == "a step by layer":
         with mock.patch.object(Descent, "update", update_by_layer):
             yield
@@ -128,6 +145,15 @@ SETTINGS: dict[str, dict[str, float]] = {
     "w from one place, t_s = 3": {**ONE_PLACE, "t_s": 3.0},
     "w from one place, t_s = 1": {**ONE_PLACE, "t_s": 1.0},
     "w from one place, w_step = 0.003": {**ONE_PLACE, "w_step": 0.003},
+    "at the end, t_s = 3": {"t_s": 3.0},
+    "at the end, t_s = 1": {"t_s": 1.0},
+    "at the end, t_s = 3, w_step = 0.03": {"t_s": 3.0, "w_step": 0.03},
+    "at the end, t_s = 1, w_step = 0.03": {"t_s": 1.0, "w_step": 0.03},
+    "at the end, from one place, t_s = 3": {**ONE_PLACE, "t_s": 3.0},
+    "at the end, from one place, t_s = 1": {**ONE_PLACE, "t_s": 1.0},
+    "w_step = 0.03": {"w_step": 0.03},
+    "t_s = 3, w_step = 0.03": {"t_s": 3.0, "w_step": 0.03},
+    "t_s = 1, w_step = 0.03": {"t_s": 1.0, "w_step": 0.03},
     "layer_share = 30": {"layer_share": 30.0},
     "layer_share = 100": {"layer_share": 100.0},
     "layer_share = 300": {"layer_share": 300.0},
@@ -148,6 +174,16 @@ VARIANTS = (
     "w from one place, t_s = 1",
     "w from one place, w_step = 0.003",
     "mixed images",
+    "at the end",
+    "at the end, t_s = 3",
+    "at the end, t_s = 1",
+    "at the end, t_s = 3, w_step = 0.03",
+    "at the end, t_s = 1, w_step = 0.03",
+    "at the end, from one place, t_s = 3",
+    "at the end, from one place, t_s = 1",
+    "w_step = 0.03",
+    "t_s = 3, w_step = 0.03",
+    "t_s = 1, w_step = 0.03",
     "layer_share = 30",
     "layer_share = 100",
     "layer_share = 300",

@@ -21,8 +21,9 @@ from noise import noise
 from torch import nn
 
 import aprune as ap
-from aprune.descent import Search
+from aprune.descent import Search, draw_w
 from aprune.initialise import initialise
+from aprune.maths.relaxation import warm_slope
 from aprune.methods.protocol import Outcome, Problem
 from aprune.training import Curve, choose_device, fit_masked
 from aprune.training.engine import EngineName
@@ -41,7 +42,7 @@ def main() -> None:
     device = choose_device(ask.device)
     print("| parent | what | engine | largest difference from eager losses | architectures | |")
     print("| --- | --- | --- | --- | --- | --- |")
-    good = check_drift(device)
+    good = all([check_drift(device), *(check_shares(parent, device) for parent in ask.parents)])
     with in_float32():
         for parent, what, engine in itertools.product(ask.parents, CHECKS, ask.engines):
             loss, same = CHECKS[what](engine, parent, device)
@@ -76,6 +77,43 @@ def check_drift(device: torch.device) -> bool:
     verdict = "agrees" if fine else "DIFFERS"
     print(f"| linear | drift, from sorting | fused | {worst:.2g} of it | | {verdict} |", flush=True)
     return fine
+
+
+def check_shares(parent: str, device: torch.device) -> bool:
+    """Does every layer move by the mean of its gradients, also where it sees copies of its inputs?"""
+    task = noise((3, 32, 32), 200)
+    model = network_for(parent, task, device, seed=0, weights=False)
+    initialise(model, scheme="he", seed=0)
+    chosen = ap.find_connections(model)
+    method = ap.AP(sparsity=0.99, steps=10, dense_start=0.0, layer_share=1e-3)
+    w = draw_w(method, chosen, seed=0)
+    search = Search(model, method, chosen, w, attached=False)
+    fused = FusedUpdate(model, recipe_for(STEPS), mover=search, shape=task.shape)
+    generator = torch.Generator(device).manual_seed(0)
+    for entry in fused._entries.values():  # one sign, so that nothing cancels
+        drawn = torch.rand(entry.leaf.shape, generator=generator, device=device)
+        entry.leaf.grad = torch.empty_like(entry.leaf).copy_(drawn)
+    fused.begin()
+    search.descent.aim(0.01, 1.0)
+    means, squares = {}, 0.0
+    for name, entry in fused._entries.items():
+        if entry.w is not None:
+            assert entry.leaf.grad is not None
+            slope = entry.leaf.grad.float().repeat_interleave(entry.copies, 1)
+            slope = slope * entry.theta.detach() * warm_slope(entry.w, method.t_s)
+            means[name] = slope.double().mean().item()
+            squares += slope.double().square().sum().item()
+    alpha = 0.01 / (squares / search.descent.total) ** 0.5
+    fused.move()
+    scale = max(map(abs, means.values()))
+    worst = max(
+        abs(fused._shares[place].item() / (1e-3 * alpha) - means[name]) / scale
+        for place, name in enumerate(fused._entries)
+        if name in means
+    )
+    verdict = "agrees" if worst < 1e-4 else "DIFFERS"
+    print(f"| {parent} | layers that move as a whole | fused | {worst:.2g} of it | | {verdict} |")
+    return worst < 1e-4
 
 
 @contextlib.contextmanager

@@ -168,6 +168,11 @@ def test_a_target_out_of_reach_is_an_error() -> None:
         ({"w_scale": math.inf}, "w_scale is inf"),
         ({"w_start": -1.0}, "w_start is -1.0: expected a number from 0 on"),
         ({"w_step": math.nan}, "w_step is nan"),
+        ({"layer_share": -1.0}, "layer_share is -1.0: expected a number from 0 on"),
+        (
+            {"layer_share": 1.0, "relative": False},
+            "layer_share is 1.0 with relative=False: expected 0",
+        ),
         ({"gamma": -1.0}, "gamma is -1.0: expected auto or a number from 0 on"),
         ({"dense_start": 0.9, "ramp_end": 0.5}, "dense_start is 0.9 and ramp_end 0.5"),
         ({"dense_start": -0.1}, "dense_start is -0.1"),

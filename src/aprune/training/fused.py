@@ -152,14 +152,13 @@ class FusedUpdate:
         self._gradients = self._spare = torch.zeros(0, dtype=torch.int64, device=device)
         self._recorded: list[tuple[Tensor, list[int]]] = []
         self._measures, self._updates = cut(entries, device)
-        self._parts = parts_of(self._measures, len(entries))
-        self._shares = torch.zeros(
-            len(entries), device=device
-        )  # how far w moves in all of a tensor
+        self._shares = torch.zeros(len(entries), device=device)  # by which all w of a tensor move
         # what is small goes first where there is room for both
         beside = 2 if device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream(device, priority=-1) for _ in range(beside)]
-        self._sample = None
+        self._sample = self._parts = None
+        if mover is not None and mover.descent.layer_share > 0:
+            self._parts = parts_of(self._measures, len(entries))
         if mover is not None and mover.descent.chooses_gamma:
             run = mover.descent.run
             self._sample = locate(self._entries, mover.w, mover.descent.places, run)
@@ -254,7 +253,7 @@ class FusedUpdate:
         chooses = moves and self._sample is not None
         self._go_over(self._measures, measure, *([self._choose_drift] if chooses else []))
         self._decide_numbers(moves)
-        if moves:
+        if moves and self._parts is not None:
             self._share()
         self._go_over(self._updates, update)
 
@@ -336,11 +335,10 @@ class FusedUpdate:
     def _share(self) -> None:
         assert self._mover is not None
         descent = self._mover.descent
-        if descent.layer_share:
-            self._decide.share[(len(self._shares),)](
-                self._measures.out, self._parts, self._table, self._numbers, descent.floats,
-                self._shares, descent.layer_share, descent.most, BLOCK=1024,
-            )  # fmt: skip
+        self._decide.share[(len(self._shares),)](
+            self._measures.out, self._parts, self._table, self._numbers, descent.floats,
+            self._shares, descent.layer_share, descent.most, BLOCK=1024,
+        )  # fmt: skip
 
     def _choose_drift(self) -> None:
         assert self._mover is not None
