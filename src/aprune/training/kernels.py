@@ -7,7 +7,7 @@ that of `maths.relaxation`, `descent.step` and PyTorch's SGD and AdamW; `fused` 
 when.
 
 A row of the table holds the addresses of θ, the optimiser's two moments, w, the mask, the shadow weight
-and two sums, with 0 for what is not there; then how many connections there are, how many copies of each
+and the sums over merged inputs, with 0 for what is not there; then how many connections there are, how many copies of each
 input, whether the gradient is bfloat16, and whether a fixed mask leaves little. What a kind of tensor
 has is known when the kernel is compiled:
 
