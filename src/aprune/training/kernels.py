@@ -7,9 +7,9 @@ that of `maths.relaxation`, `descent.step` and PyTorch's SGD and AdamW; `fused` 
 when.
 
 A row of the table holds the addresses of θ, the optimiser's two moments, w, the mask, the shadow weight
-and the sums over merged inputs, with 0 for what is not there; then how many connections there are, how many copies of each
-input, whether the gradient is bfloat16, and whether a fixed mask leaves little. What a kind of tensor
-has is known when the kernel is compiled:
+and the sums over merged inputs, with 0 for what is not there; then how many connections there are, how
+many copies of each input, whether the gradient is bfloat16, and whether a fixed mask leaves little. What
+a kind of tensor has is known when the kernel is compiled:
 
     W, MASK   parameters of a mask to be learnt, or a fixed mask
     SHADOW    a weight of the layer's own beside θ; NARROW if it and its gradient are bfloat16
