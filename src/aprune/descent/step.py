@@ -62,7 +62,7 @@ class Descent:
         self.total = sum(tensor.numel() for tensor in self.w)
         self.places = [_sample(tensor, self.total, seed + i) for i, tensor in enumerate(self.w)]
         self.chooses_gamma = gamma is None
-        self.relative, self.gamma, self.layer_share = relative, gamma or 0.0, layer_share
+        self.relative, self.gamma, self.layer_share = relative, gamma or 0.0, float(layer_share)
         self._looked = sum(
             w.numel() if places is None else len(places) * self.run
             for w, places in zip(self.w, self.places, strict=True)
